@@ -43,6 +43,9 @@ struct PythonHandle {
 
   // Blocks without the GIL until the work is complete, or until `until`.
   void wait(ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const;
+  // Runs a cycle of the engine without the GIL: a caller that asks again and again would take the processor from the
+  // engine's thread.
+  void poll() const;
   void notify() const {
     if (std::exchange(quiet, false)) handle.wake();
   }

@@ -61,9 +61,7 @@ void drop(Handle handle, py::object tensors) {
 bool comes_within(const PythonHandle& pending, double limit_seconds) {
   const auto& completion = *pending.handle.completion;
   if (!completion.done()) {
-    const auto limit =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit_seconds));
-    pending.wait(ProcessSetEngine::Clock::now() + limit);
+    pending.wait(time_in(std::chrono::duration<double>(limit_seconds)));
   }
   if (!completion.done()) return false;
   completion.status().throw_if_failed();
@@ -84,6 +82,12 @@ void PythonHandle::wait(ProcessSetEngine::Clock::time_point until) const {
   const bool notified = !std::exchange(quiet, false);
   const py::gil_scoped_release released;
   handle.wait(notified, until);
+}
+
+void PythonHandle::poll() const {
+  notify();
+  const py::gil_scoped_release released;
+  handle.poll();
 }
 
 PythonHandle::~PythonHandle() {

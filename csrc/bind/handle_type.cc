@@ -38,7 +38,7 @@ void wait_for(const PythonHandle& pending) {
 
 PyObject* done(PyObject* self, PyObject*) {
   const auto& pending = pending_of(self);
-  pending.notify();
+  if (!pending.handle.completion->done()) pending.poll();
   return PyBool_FromLong(pending.handle.completion->done());
 }
 

@@ -43,7 +43,9 @@ AuthenticatedListener::AuthenticatedListener(std::vector<UniqueFd> listeners, st
       secret_(std::move(secret)),
       limit_(kSpareConnections + 4 * expected),
       greeting_bytes_(greeting_bytes),
-      handshake_limit_(patience) {}
+      handshake_limit_(patience) {
+  make_room_for_descriptors(limit_);
+}
 
 std::optional<Admitted> AuthenticatedListener::next(Deadline deadline, int cancel_fd) {
   while (admitted_.empty()) {

@@ -19,6 +19,8 @@ namespace perseus {
 
 namespace {
 
+constexpr std::size_t kSpareDescriptors = 32;  // for files that the program and libraries open meanwhile
+
 // The first message of a rank after the handshake.
 struct Hello {
   std::int32_t rank = 0;
@@ -185,9 +187,12 @@ std::vector<std::string> LocalRendezvous::allgather(std::string_view mine) {
 std::vector<UniqueFd> LocalRendezvous::exchange_fds(int mine) {
   const auto end = deadline();
   std::vector<UniqueFd> all(static_cast<std::size_t>(size_));
+  char received = 0;
+  make_room_for_descriptors(all.size() + kSpareDescriptors);
   if (rank_ != 0) {
     check(send_fd(sockets_[0].get(), mine, end), 0);
     for (auto& fd : all) check(receive_fd(sockets_[0].get(), fd, end), 0);
+    check(send_all(sockets_[0].get(), &received, sizeof received, end), 0);
     return all;
   }
   all[0].reset(fcntl(mine, F_DUPFD_CLOEXEC, 0));
@@ -196,8 +201,12 @@ std::vector<UniqueFd> LocalRendezvous::exchange_fds(int mine) {
   for (int r = 1; r < size_; ++r) {
     check(receive_fd(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
   }
+  // The kernel limits the descriptors of a user that were sent and not received yet, so each rank gets its own once the
+  // rank before it has received all.
   for (int r = 1; r < size_; ++r) {
-    for (const auto& fd : all) check(send_fd(sockets_[static_cast<std::size_t>(r)].get(), fd.get(), end), r);
+    const int socket = sockets_[static_cast<std::size_t>(r)].get();
+    for (const auto& fd : all) check(send_fd(socket, fd.get(), end), r);
+    check(receive_all(socket, &received, sizeof received, end), r);
   }
   return all;
 }

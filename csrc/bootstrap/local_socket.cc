@@ -1,6 +1,8 @@
 #include "bootstrap/local_socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 
@@ -38,6 +41,13 @@ Address abstract(const std::string& name) {
   std::memcpy(address.name.sun_path + 1, name.data(), name.size());  // a leading zero byte means an abstract name
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
+}
+
+Error no_descriptors(const std::string& what, int error) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return {ErrorKind::unavailable, what + ": " + system_error_text(error) + "; the limit is " +
+                                      std::to_string(limit.rlim_cur) + " descriptors: raise it (ulimit -n)"};
 }
 
 UniqueFd new_socket() {
@@ -99,6 +109,8 @@ class MessageWithFd {
     header_.msg_controllen = control_.size();
     return &header_;
   }
+  // Returns true if a descriptor has arrived that this process may not have.
+  bool is_cut() const { return (header_.msg_flags & MSG_CTRUNC) != 0; }
   // Returns the descriptor that has arrived, or none.
   UniqueFd take_fd() const {
     const auto* found = CMSG_FIRSTHDR(&header_);
@@ -177,12 +189,30 @@ IoResult receive_frame(int socket, std::string& bytes, Deadline deadline) {
   return receive_all(socket, bytes.data(), bytes.size(), deadline);
 }
 
+void make_room_for_descriptors(std::size_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  const UniqueFd lowest(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));  // about as many are open
+  if (lowest && static_cast<std::size_t>(lowest.get()) + count <= limit.rlim_cur) return;
+  limit.rlim_cur = limit.rlim_max;
+  [[maybe_unused]] const int result = setrlimit(RLIMIT_NOFILE, &limit);  // what lacks descriptors later says so
+}
+
 IoResult send_fd(int socket, int fd, Deadline deadline) {
   char byte = 0;
   MessageWithFd message(&byte, 1);
   message.attach(fd);
-  return move_all(socket, 1, POLLOUT, deadline,
-                  [&](std::size_t) { return sendmsg(socket, message.header(), MSG_NOSIGNAL); });
+  return move_all(socket, 1, POLLOUT, deadline, [&](std::size_t) {
+    for (;;) {
+      const auto sent = sendmsg(socket, message.header(), MSG_NOSIGNAL);
+      if (sent >= 0 || errno != ETOOMANYREFS) return sent;
+      // The kernel limits the descriptors that a user's processes have sent and others have not received yet.
+      if (std::chrono::steady_clock::now() >= deadline) {
+        throw no_descriptors("a descriptor cannot be sent to another rank of this host", ETOOMANYREFS);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
 }
 
 IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
@@ -193,6 +223,9 @@ IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline) {
   });
   if (result != IoResult::ok) return result;
   fd = message.take_fd();
+  if (!fd && message.is_cut()) {
+    throw no_descriptors("a descriptor of another rank of this host cannot be received", EMFILE);
+  }
   return fd ? IoResult::ok : IoResult::closed;
 }
 

@@ -29,6 +29,9 @@ class UniqueFd {
   int fd_ = -1;
 };
 
+// Raises this process's limit of open descriptors, as far as it may, if fewer than `count` more would fit.
+void make_room_for_descriptors(std::size_t count);
+
 using Deadline = std::chrono::steady_clock::time_point;
 
 // The result of a transfer over a socket.
@@ -54,7 +57,7 @@ IoResult receive_all(int socket, void* bytes, std::size_t count, Deadline deadli
 IoResult send_frame(int socket, std::string_view bytes, Deadline deadline);
 IoResult receive_frame(int socket, std::string& bytes, Deadline deadline);
 
-// A file descriptor is sent with one byte.
+// A file descriptor is sent with one byte. Throws Error(unavailable) if the limit of descriptors does not allow it.
 IoResult send_fd(int socket, int fd, Deadline deadline);
 IoResult receive_fd(int socket, UniqueFd& fd, Deadline deadline);
 

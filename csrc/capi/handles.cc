@@ -47,7 +47,7 @@ std::int32_t wait(void* handle, std::int64_t limit_nanoseconds) {
   auto& pending = native(handle);
   auto& completion = *pending.handle.completion;
   if (!completion.done()) {
-    const auto until = ProcessSetEngine::Clock::now() + std::chrono::nanoseconds(limit_nanoseconds);
+    const auto until = time_in(std::chrono::nanoseconds(limit_nanoseconds));
     pending.handle.wait(!pending.quiet.exchange(false), until);
   }
   if (!completion.done()) return PERSEUS_PENDING;

@@ -70,7 +70,7 @@ std::string encode(const Report& report) {
   Writer to;
   // The first byte is small: point-to-point messages and missing-rank queries begin with other bytes.
   to.number(report.urgent ? 1U : 0U);
-  to.number(report.failures);
+  to.number(report.changes);
   to.runs(report.cached);
   to.number(report.submissions.size());
   for (const auto& submissions : report.submissions) write(to, submissions);
@@ -92,7 +92,7 @@ Report decode_report(std::string_view bytes) {
   const auto urgent = from.number();
   if (urgent > 1) malformed("report");
   report.urgent = urgent != 0;
-  report.failures = from.number();
+  report.changes = from.number();
   report.cached = from.runs();
   for (auto left = from.number(); left > 0; --left) report.submissions.push_back(read_submissions(from));
   report.joined = from.numbers();

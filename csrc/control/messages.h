@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,7 @@ struct Report {
   std::vector<int> joined;                           // in the order in which they joined
   std::vector<int> left;                             // ranks that shut down
   std::vector<StallReport> stalls;
-  std::uint64_t failures = 0;  // decisions to fail a name that the sender has applied
+  std::uint64_t changes = 0;  // decisions that change the meaning of a name or an id, and that the sender has applied
 
   bool empty() const {
     return cached.empty() && submissions.empty() && joined.empty() && left.empty() && stalls.empty() && !urgent;
@@ -46,6 +47,7 @@ struct Decision {
   std::uint32_t id = kNoId;                   // run: the request's cache id; a new id is valid from here on
   bool cached = false;                        // run: the request is the cached one with this id
   Request request;                            // run, fail (name and verb)
+  std::shared_ptr<const Request> agreed;      // run, if cached: what the id means here; not sent
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close
   int rank = -1;                              // joined: the last rank that joined; close: the rank that left

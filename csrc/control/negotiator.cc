@@ -5,21 +5,12 @@
 
 namespace perseus {
 
-namespace {
-
-// Joined ranks contribute zeros, which only a reduction or a barrier can use.
-bool works_with_joined_ranks(Verb verb) {
-  return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::barrier;
-}
-
-}  // namespace
-
 Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
     : tree_(std::move(tree)),
       options_(options),
       cache_(options.cache_capacity),
       joined_(static_cast<std::size_t>(tree_.size()), false),
-      failures_seen_(tree_.children.size(), 0) {}
+      changes_seen_(tree_.children.size(), 0) {}
 
 std::size_t Negotiator::source_of(int child) const {
   const auto found = std::lower_bound(tree_.children.begin(), tree_.children.end(), child);
@@ -246,7 +237,13 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
   check_ranks(report);
   urgent_ = urgent_ || report.urgent;
   for (const auto id : report.cached) {
-    if (!is_outdated(cache_.at(id).name, report)) add_cached(source, id, now);
+    if (const auto former = former_request(id, report)) {
+      if (!is_outdated(former->name, report)) {
+        add_submissions(source, {{*former, submitters(source, former->verb)}}, now);
+      }
+    } else if (!is_outdated(cache_.at(id).name, report)) {
+      add_cached(source, id, now);
+    }
   }
   for (const auto& submissions : report.submissions) {
     if (submissions.empty() || !is_outdated(submissions.front().request.name, report))
@@ -263,22 +260,13 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
       report_.stalls.push_back(stall);
     }
   }
-  record_failures_seen(source, report.failures);
+  record_changes_seen(source, report.changes);
 }
 
 bool Negotiator::has_news() const {
   const bool report = !(report_.cached.empty() && report_.submissions.empty() && report_.joined.empty() &&
                         report_.left.empty() && report_.stalls.empty());
   return report || !relayed_.empty() || !extra_.empty();
-}
-
-Decision Negotiator::shutdown_message_of(int rank) const {
-  Decision close;
-  close.kind = Decision::Kind::close;
-  close.error = ErrorKind::peer_lost;
-  close.rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
-  close.text = "rank " + std::to_string(close.rank) + " has left the job (it shut down or ended)";
-  return close;
 }
 
 std::vector<Negotiator::Outgoing> Negotiator::shutdown_messages() {
@@ -302,99 +290,25 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   if (!has_news()) return out;
   if (!tree_.is_root()) {
     report_.urgent = std::exchange(urgent_, false);
-    report_.failures = failures_;
+    report_.changes = changes_;
     if (!closed_) out.push_back({tree_.parent, encode(report_)});
     report_ = {};
     return out;
   }
   urgent_ = false;
   Plan plan;
-  for (const auto id : report_.cached) plan.decisions.push_back(decide_cached(id));
-  for (const auto& submissions : report_.submissions) plan.decisions.push_back(decide(submissions));
+  const auto report = std::exchange(report_, {});
+  for (const auto id : report.cached) plan.decisions.push_back(decide_cached(id));
+  for (const auto& submissions : report.submissions) plan.decisions.push_back(decide(submissions));
   decide_joined(plan.decisions);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
-  if (!report_.left.empty() && !closed_) plan.decisions.push_back(shutdown_message_of(report_.left.front()));
-  report_ = {};
+  if (!report.left.empty() && !closed_) plan.decisions.push_back(shutdown_message_of(report.left.front()));
   if (plan.empty()) return out;
   const auto bytes = encode(plan);
   for (const int child : tree_.children) out.push_back({child, bytes});
   apply(plan);
   return out;
-}
-
-Decision Negotiator::decide(const std::vector<Submission>& submissions) {
-  Decision decision;
-  decision.request = submissions.front().request;
-  const auto& request = decision.request;
-  std::size_t asked = 0;
-  for (const auto& submission : submissions) asked += submission.ranks.size();
-  if (submissions.size() > 1) {
-    decision.kind = Decision::Kind::fail;
-    decision.text = describe_disagreement(submissions, tree_.world_ranks);
-  } else if (asked < joined_.size() && !works_with_joined_ranks(request.verb)) {
-    decision.kind = Decision::Kind::fail;
-    decision.text = request.label() +
-                    " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
-                    "before any rank joins";
-  } else if (const auto known = cache_.find(request)) {
-    decision.id = *known;
-    decision.cached = true;
-  } else if (const auto id = cache_.choose_id(request)) {
-    decision.id = *id;
-    cache_.put(*id, request);
-  }
-  return decision;
-}
-
-Decision Negotiator::decide_cached(std::uint32_t id) {
-  Decision decision;
-  decision.id = id;
-  decision.cached = true;
-  return decision;
-}
-
-void Negotiator::decide_joined(std::vector<Decision>& plan) {
-  if (join_order_.size() < joined_.size()) return;
-  Decision all;
-  all.kind = Decision::Kind::joined;
-  all.rank = tree_.world_ranks[static_cast<std::size_t>(join_order_.back())];
-  plan.push_back(std::move(all));
-  join_order_.clear();
-}
-
-std::vector<Decision> Negotiator::take_decisions() {
-  if (plans_.empty()) return {};
-  auto next = std::move(plans_.front());
-  plans_.pop_front();
-  return next;
-}
-
-void Negotiator::apply(Plan plan) {
-  for (auto& decision : plan.decisions) {
-    if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !decision.cached) {
-      cache_.put(decision.id, decision.request);
-    }
-    if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
-    if (decision.kind == Decision::Kind::joined) {
-      joined_.assign(joined_.size(), false);
-      any_joined_ = false;
-    }
-    if (decision.kind == Decision::Kind::close) {
-      closed_ = true;
-      entries_.clear();
-      repeats_.clear();
-      open_repeats_ = 0;
-      stalls_.clear();
-      report_ = {};
-    }
-    // Other ranks do not wait for a joined rank. Before this rank executes the decision, the id may get a new request.
-    if (decision.cached && joined_[static_cast<std::size_t>(tree_.rank)]) {
-      decision.request = cache_.at(decision.id);
-      decision.cached = false;
-    }
-  }
-  plans_.push_back(std::move(plan.decisions));
 }
 
 }  // namespace perseus

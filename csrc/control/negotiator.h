@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -79,8 +80,6 @@ class Negotiator {
   void note_arrivals(bool wanted) { recording_arrivals_ = wanted; }
   std::vector<Arrival> take_arrivals() { return std::exchange(arrivals_, {}); }
 
-  const Request& agreed(std::uint32_t id) const { return cache_.at(id); }
-
  private:
   // A name that not all ranks below have submitted yet. Source 0 is this rank, and source i + 1 is child i.
   struct Entry {
@@ -104,6 +103,18 @@ class Negotiator {
     bool due = false;    // a report came since the last warning
     bool fresh = false;  // a report came since the last look; reports of other nodes may follow
   };
+
+  // A request that an id had before its present one.
+  struct FormerRequest {
+    std::uint32_t id = 0;
+    std::uint64_t changes = 0;  // changes_ after the id got another request
+    std::shared_ptr<const Request> request;
+  };
+
+  // Joined ranks contribute zeros, which only a reduction or a barrier can use.
+  static bool works_with_joined_ranks(Verb verb) {
+    return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::barrier;
+  }
 
   std::size_t sources() const { return tree_.children.size() + 1; }
   std::size_t source_of(int child) const;
@@ -132,6 +143,8 @@ class Negotiator {
   void mark_joined(int rank);
   Decision decide(const std::vector<Submission>& submissions);
   Decision decide_cached(std::uint32_t id);
+  void give_id(std::uint32_t id, const Request& request);
+  std::shared_ptr<const Request> former_request(std::uint32_t id, const Report& report) const;
   void decide_joined(std::vector<Decision>& plan);
   void add_stall_report(StallReport report, Clock::time_point now);
   void remove_stall(const std::string& name);
@@ -148,7 +161,7 @@ class Negotiator {
   void record_failure(const std::string& name);
   void remove_submissions(const std::string& name);
   bool is_outdated(const std::string& name, const Report& report) const;
-  void record_failures_seen(std::size_t source, std::uint64_t failures);
+  void record_changes_seen(std::size_t source, std::uint64_t changes);
 
   Tree tree_;
   NegotiatorOptions options_;
@@ -166,9 +179,10 @@ class Negotiator {
   std::map<std::string, Stall> stalls_;  // root: stalled names
   // Other nodes: names of a mismatch that were reported to the root, and the number of ranks in the report.
   std::map<std::string, std::size_t> reported_mismatches_;
-  std::uint64_t failures_ = 0;                         // number of decisions to fail a name, the same on all ranks
-  std::map<std::string, std::uint64_t> failed_names_;  // names → failures_ then, until all children have applied it
-  std::vector<std::uint64_t> failures_seen_;           // by child
+  std::uint64_t changes_ = 0;  // number of decisions that change the meaning of a name or an id, the same on all ranks
+  std::map<std::string, std::uint64_t> failed_names_;  // names → changes_ then, until all children have applied it
+  std::vector<FormerRequest> former_requests_;         // in the order of the changes, until all children know of them
+  std::vector<std::uint64_t> changes_seen_;            // by child
   std::vector<Arrival> arrivals_;
   bool recording_arrivals_ = false;
   bool urgent_ = false;

@@ -1,12 +1,15 @@
 #include "control/response_cache.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 
 namespace perseus {
 
 std::optional<std::uint32_t> ResponseCache::find(const Request& request) const {
   const auto found = ids_.find(request.name);
-  if (found == ids_.end() || !requests_[found->second].agrees_with(request)) return std::nullopt;
+  if (found == ids_.end() || !requests_[found->second]->agrees_with(request)) return std::nullopt;
   return found->second;
 }
 
@@ -16,7 +19,7 @@ std::optional<std::uint32_t> ResponseCache::id_of(const std::string& name) const
   return found->second;
 }
 
-const Request& ResponseCache::at(std::uint32_t id) const {
+const std::shared_ptr<const Request>& ResponseCache::shared(std::uint32_t id) const {
   if (id >= requests_.size()) {
     throw Error(ErrorKind::transport,
                 "negotiation: another rank refers to request id " + std::to_string(id) +
@@ -28,22 +31,41 @@ const Request& ResponseCache::at(std::uint32_t id) const {
 
 std::optional<std::uint32_t> ResponseCache::choose_id(const Request& request) {
   if (const auto found = ids_.find(request.name); found != ids_.end()) return found->second;
-  if (requests_.size() >= capacity_) return std::nullopt;
+  if (capacity_ == 0) return std::nullopt;
   constexpr std::size_t kMostSeenOnce = 1U << 16;
   if (seen_once_.size() >= kMostSeenOnce) seen_once_.clear();
   if (seen_once_.insert(request.name).second) return std::nullopt;
+  if (requests_.size() < capacity_) {
+    seen_once_.erase(request.name);
+    return static_cast<std::uint32_t>(requests_.size());
+  }
+  // Each agreement looks at one id, and spares it if it was used since the last look. So a program that uses more names
+  // than there is room for, each of them again and again, does not lose the ids of all of them.
+  const auto id = std::exchange(next_, (next_ + 1) % static_cast<std::uint32_t>(requests_.size()));
+  if (used_[id]) {
+    used_[id] = false;
+    return std::nullopt;
+  }
   seen_once_.erase(request.name);
-  return static_cast<std::uint32_t>(requests_.size());
+  return id;
+}
+
+std::shared_ptr<const Request> ResponseCache::former(std::uint32_t id, const Request& request) const {
+  if (id >= requests_.size() || requests_[id]->name == request.name) return nullptr;
+  return requests_[id];
 }
 
 void ResponseCache::put(std::uint32_t id, const Request& request) {
-  if (id == requests_.size()) requests_.emplace_back();
-  if (id >= requests_.size()) {
+  if (id > requests_.size()) {
     throw Error(ErrorKind::transport, "negotiation: a plan gives request id " + std::to_string(id) +
                                           ", expected at most " + std::to_string(requests_.size()) +
                                           "; check that all ranks run the same version of perseus_like");
   }
-  requests_[id] = request;
+  if (const auto before = former(id, request)) ids_.erase(before->name);
+  requests_.resize(std::max<std::size_t>(requests_.size(), id + 1));
+  used_.resize(requests_.size());
+  requests_[id] = std::make_shared<const Request>(request);
+  used_[id] = true;
   ids_[request.name] = id;
 }
 

@@ -2,20 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "control/request.h"
 
 namespace perseus {
 
 // The requests that the ranks of a group have agreed on before, by id. The root gives an id to a name when the name is
-// agreed for the second time, so that names used once (for example with a counter) take no place. An id is never given
-// to another name, so a report that is still in transit cannot be misread.
+// agreed for the second time, so that names used once (for example with a counter) take no place. In a full cache, the
+// id of a name that has not been used for long goes to the new name; see Negotiator::give_id for reports in transit.
 class ResponseCache {
  public:
   explicit ResponseCache(std::int64_t capacity) : capacity_(static_cast<std::size_t>(capacity)) {}
@@ -27,13 +28,20 @@ class ResponseCache {
   std::optional<std::uint32_t> id_of(const std::string& name) const;
 
   // Throws Error(transport) if the id was never given.
-  const Request& at(std::uint32_t id) const;
+  const std::shared_ptr<const Request>& shared(std::uint32_t id) const;
+  const Request& at(std::uint32_t id) const { return *shared(id); }
 
   // Returns the id to give to a request that has just been agreed, if any. Called at the root only.
   std::optional<std::uint32_t> choose_id(const Request& request);
 
+  // Returns the request of another name that has the id; null if there is none.
+  std::shared_ptr<const Request> former(std::uint32_t id, const Request& request) const;
+
   // Stores a request. Every rank calls it in the order of the plan.
   void put(std::uint32_t id, const Request& request);
+
+  // Records that the id was used. Called at the root only.
+  void mark_used(std::uint32_t id) { used_[id] = true; }
 
  private:
   struct Hash {
@@ -42,7 +50,9 @@ class ResponseCache {
   };
 
   std::size_t capacity_;
-  std::deque<Request> requests_;  // by id; a deque keeps references valid
+  std::vector<std::shared_ptr<const Request>> requests_;  // by id
+  std::vector<bool> used_;                                // by id: since choose_id() looked at it last
+  std::uint32_t next_ = 0;                                // the id that choose_id() looks at next, in a full cache
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;
   std::unordered_set<std::string> seen_once_;
 };

@@ -96,25 +96,34 @@ void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::str
 // The failure ends every submission of the name on its rank, so none counts for the name's next use: neither those that
 // are known here nor those in reports that children sent before they applied the failure.
 void Negotiator::record_failure(const std::string& name) {
-  ++failures_;
+  ++changes_;
   remove_submissions(name);
-  if (!tree_.children.empty()) failed_names_[name] = failures_;
+  if (!tree_.children.empty()) failed_names_[name] = changes_;
 }
 
 // Returns true if the sender had not applied the last failure of `name` when it sent the report.
 bool Negotiator::is_outdated(const std::string& name, const Report& report) const {
   if (failed_names_.empty()) return false;
   const auto failed = failed_names_.find(name);
-  return failed != failed_names_.end() && report.failures < failed->second;
+  return failed != failed_names_.end() && report.changes < failed->second;
 }
 
-// Drops the failures that all children have applied.
-void Negotiator::record_failures_seen(std::size_t source, std::uint64_t failures) {
-  auto& known = failures_seen_[source - 1];
-  known = std::max(known, failures);
-  if (failed_names_.empty()) return;
-  const auto seen = *std::min_element(failures_seen_.begin(), failures_seen_.end());
+// Returns the request that the sender of the report means by the id, if it had not yet given the id to another one.
+std::shared_ptr<const Request> Negotiator::former_request(std::uint32_t id, const Report& report) const {
+  for (const auto& former : former_requests_) {
+    if (former.id == id && report.changes < former.changes) return former.request;
+  }
+  return nullptr;
+}
+
+// Drops the changes that all children have applied.
+void Negotiator::record_changes_seen(std::size_t source, std::uint64_t changes) {
+  auto& known = changes_seen_[source - 1];
+  known = std::max(known, changes);
+  if (failed_names_.empty() && former_requests_.empty()) return;
+  const auto seen = *std::min_element(changes_seen_.begin(), changes_seen_.end());
   std::erase_if(failed_names_, [seen](const auto& failed) { return failed.second <= seen; });
+  std::erase_if(former_requests_, [seen](const auto& former) { return former.changes <= seen; });
 }
 
 void Negotiator::remove_submissions(const std::string& name) {

@@ -1,5 +1,6 @@
 #include "engine/common_settings.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -40,6 +41,14 @@ void set_wire_dtype(Config& config, Value value) {
   config.wire_dtype = (value & 0xff) == 0 ? std::nullopt : std::optional(static_cast<DType>((value & 0xff) - 1));
 }
 
+constexpr std::array<std::string_view, 4> kTransports{"", "shm", "mpi", "oneccl"};
+
+Value transport_of(const Config& config) {
+  return std::find(kTransports.begin(), kTransports.end(), config.transport) - kTransports.begin();
+}
+
+void set_transport(Config& config, Value value) { config.transport = kTransports.at(static_cast<std::size_t>(value)); }
+
 constexpr std::array kCommon{
     common<&Config::fusion_threshold_bytes>("PERSEUS_FUSION_THRESHOLD"),
     common<&Config::cache_capacity>("PERSEUS_CACHE_CAPACITY"),
@@ -49,7 +58,9 @@ constexpr std::array kCommon{
     common<&Config::nan_check>("PERSEUS_ALLREDUCE_NANCHECK"),
     common<&Config::flat_allreduce>("PERSEUS_ALLREDUCE_MODE"),
     common<&Config::autotune>("PERSEUS_AUTOTUNE"),
+    common<&Config::nccl_registers>("PERSEUS_NCCL_REGISTER"),
     Common{"PERSEUS_ALLREDUCE_DTYPE", &wire_of, &set_wire_dtype},
+    Common{"PERSEUS_CPU_TRANSPORT", &transport_of, &set_transport},
 };
 
 using Values = std::array<Value, kCommon.size()>;

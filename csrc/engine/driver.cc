@@ -60,6 +60,24 @@ void Driver::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+std::unique_lock<std::mutex> Driver::lock() {
+  asking_.fetch_add(1, std::memory_order_acq_rel);
+  wake();
+  std::unique_lock lock(mutex_);
+  asking_.fetch_sub(1, std::memory_order_acq_rel);
+  return lock;
+}
+
+void Driver::poll() {
+  std::unique_lock driving(mutex_, std::defer_lock);
+  if (is_asked_for() || !driving.try_lock()) return;
+  const auto seen = control_.doorbell().notifications();
+  const auto result = run_cycle();
+  let_go(std::move(driving), seen);
+  // A caller that polls in a loop must leave the processor to the ranks that it waits for.
+  if (result == Driven::Cycle::idle) std::this_thread::yield();
+}
+
 void Driver::wait(Completion& completion, bool notified, Clock::time_point until) {
   if (completion.done()) return;
   if (!policy_.looks()) return wait_or_drive(completion, notified, until);
@@ -74,7 +92,7 @@ void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_po
   while (!completion.done() && Clock::now() < until) {
     urgent_.store(true, std::memory_order_release);
     std::unique_lock driving(mutex_, std::defer_lock);
-    for (int i = 0; i < kTries && !driving && !completion.done(); ++i) {
+    for (int i = 0; i < kTries && !driving && !completion.done() && !is_asked_for(); ++i) {
       if (!driving.try_lock()) pause();
     }
     if (!driving) {
@@ -86,7 +104,8 @@ void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_po
   }
 }
 
-// Runs cycles on the caller's thread until the completion is done. `driving` holds mutex_.
+// Runs cycles on the caller's thread until the completion is done, or another thread asks for the lock. `driving` holds
+// mutex_.
 void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until) {
   auto& doorbell = control_.doorbell();
   auto seen = doorbell.notifications();
@@ -100,7 +119,8 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
       spin_until = Clock::now() + spin_;
       continue;
     }
-    if (completion.done()) break;
+    // Read after `seen`: lock() notifies after it has asked, so this thread cannot sleep through it.
+    if (completion.done() || is_asked_for()) break;
     const auto now = Clock::now();
     if (now < spin_until) {
       pause();
@@ -112,6 +132,12 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
   }
   // If polling was in vain, another thread needs this core more.
   spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
+  let_go(std::move(driving), seen);
+}
+
+// Lets the driver's thread go on. `seen`: the notifications that the caller's last cycle has served.
+void Driver::let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen) {
+  auto& doorbell = control_.doorbell();
   // Requests that wait for other ranks need a thread that looks at the clock; the driver's own may sleep without a
   // limit.
   const bool wake_thread = driven_.negotiates() && (control_.needs_polling() || std::exchange(sleeping_, false));

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -59,6 +60,9 @@ class Driver {
     if (deferred_.add()) wake();
   }
 
+  // Runs a cycle on the caller's thread, unless another thread drives. Never throws. Thread-safe.
+  void poll();
+
   // Blocks until the completion is done, or until `until`. `notified`: wake() was called after its work was submitted.
   // Never throws. Thread-safe.
   void wait(Completion& completion, bool notified, Clock::time_point until);
@@ -66,13 +70,16 @@ class Driver {
   // Returns true, once, if a caller has begun to wait since the last call.
   bool take_urgent() { return urgent_.exchange(false, std::memory_order_acq_rel); }
 
-  // Returns the driver's lock. No cycle runs while it is held.
-  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  // Returns the driver's lock. No cycle runs while it is held. A caller that waits for its completion lets go of the
+  // lock, so this blocks for one cycle at most.
+  std::unique_lock<std::mutex> lock();
 
  private:
   void run();
   void wait_or_drive(Completion& completion, bool notified, Clock::time_point until);
   void drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until);
+  void let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen);
+  bool is_asked_for() const { return asking_.load(std::memory_order_acquire) > 0; }
   Driven::Cycle run_cycle();
   std::chrono::microseconds sleep_limit();
 
@@ -88,6 +95,7 @@ class Driver {
   ThreadPolicy policy_;
   DeferredWork deferred_;  // the driver's thread looks after it
   std::atomic<bool> urgent_{false};
+  std::atomic<int> asking_{0};  // number of threads in lock()
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -15,6 +15,7 @@ void PendingWork::put(std::shared_ptr<WorkItem> work) {
   try {
     const std::scoped_lock lock(mutex_);
     if (!closed_.ok()) failure_of(item, closed_).throw_if_failed();
+    if (!refused_.empty()) throw Error(ErrorKind::invalid_argument, item.request.label() + ": " + refused_);
     const auto [at, is_new] = entries_.try_emplace(item.request.name, std::move(entry));
     if (!is_new) {
       throw Error(ErrorKind::invalid_argument,
@@ -74,6 +75,19 @@ void PendingWork::finish(std::string_view name, const Status& status) {
     entries_.erase(name);
   }
   complete(*work, status.ok() ? work->failure : status);
+}
+
+void PendingWork::refuse(std::string why) {
+  const std::scoped_lock lock(mutex_);
+  refused_ = std::move(why);
+}
+
+std::vector<std::shared_ptr<Completion>> PendingWork::in_flight() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::shared_ptr<Completion>> all;
+  all.reserve(entries_.size());
+  for (const auto& [name, entry] : entries_) all.push_back(completion_of(entry.work));
+  return all;
 }
 
 void PendingWork::close(const Status& reason) {

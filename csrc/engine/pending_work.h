@@ -36,6 +36,12 @@ class PendingWork {
   // `status` is ok. The name may be used again before the waiter can know that the work is done.
   void finish(std::string_view name, const Status& status);
 
+  // From now on put() throws Error(invalid_argument) with this text; if it is empty, put() takes work again.
+  void refuse(std::string why);
+
+  // Returns the completions of everything that is in flight.
+  std::vector<std::shared_ptr<Completion>> in_flight();
+
   // Fails everything that is in flight. From now on put() throws the first reason that was given here.
   void close(const Status& reason);
 
@@ -52,6 +58,7 @@ class PendingWork {
   std::mutex mutex_;                                     // guards the rest
   std::unordered_map<std::string_view, Entry> entries_;  // keys are the names in the work items
   std::vector<Entry*> new_;
+  std::string refused_;  // why put() takes no work for now; empty: it does
   Status closed_;
 };
 

@@ -66,6 +66,9 @@ std::shared_ptr<Completion> ProcessSetEngine::join(const Prepare& prepare) {
       throw Error(ErrorKind::invalid_argument, "join() is already under way on this rank");
     }
     asked_join_ = completion;
+    pending_.refuse("rank " + std::to_string(tree_.world_ranks[static_cast<std::size_t>(tree_.rank)]) +
+                    " has called join(), which says that it has no more work; submit before join(), or wait until "
+                    "join() returns");
   }
   wake();
   return completion;
@@ -75,6 +78,10 @@ void ProcessSetEngine::wait(Completion& completion, bool notified, Clock::time_p
   if (completion.done()) return;
   const WaitTracing traced(tracing_);
   driver_.wait(completion, notified, until);
+}
+
+void ProcessSetEngine::finish_pending(Clock::time_point until) {
+  for (const auto& completion : pending_.in_flight()) driver_.wait(*completion, false, until);
 }
 
 std::optional<std::vector<int>> ProcessSetEngine::missing(const std::string& name, Clock::time_point until) {
@@ -153,26 +160,29 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
 
 bool ProcessSetEngine::take_new_work(Clock::time_point now) {
   constexpr std::int64_t kSmall = 256 << 10;
+  const bool joins = take_join();  // before take_new(): what was submitted before join() is a part of this rank's work
   const auto taken = pending_.take_new();
   for (const auto* work : taken) {
     small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
     negotiator_.submit(work->request, now);
   }
-  return take_join() || announce_shutdown() || !taken.empty();
+  if (joins) begin_join();
+  return joins || announce_shutdown() || !taken.empty();
 }
 
 bool ProcessSetEngine::take_join() {
-  {
-    std::scoped_lock lock(join_mutex_);
-    if (!asked_join_ || joining_) return false;
-    joining_ = asked_join_;
-  }
+  std::scoped_lock lock(join_mutex_);
+  if (!asked_join_ || joining_) return false;
+  joining_ = asked_join_;
+  return true;
+}
+
+void ProcessSetEngine::begin_join() {
   if (broken_.ok()) {
     negotiator_.join();
   } else {
     finish_join(broken_);
   }
-  return true;
 }
 
 bool ProcessSetEngine::announce_shutdown() {
@@ -254,7 +264,7 @@ void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
   if (runs.empty() || !broken_.ok()) return;
   std::vector<const Request*> requests;
   requests.reserve(runs.size());
-  for (const auto& run : runs) requests.push_back(run.cached ? &negotiator_.agreed(run.id) : &run.request);
+  for (const auto& run : runs) requests.push_back(run.cached ? run.agreed.get() : &run.request);
   if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
 }
 
@@ -284,6 +294,7 @@ void ProcessSetEngine::finish_join(const Status& status, int last_rank) {
   {
     std::scoped_lock lock(join_mutex_);
     asked_join_.reset();
+    pending_.refuse({});
   }
   joining->number = last_rank;
   joining->finish(status);
@@ -312,74 +323,6 @@ Status ProcessSetEngine::inspect() {
   // The engine's thread may have found the lock taken, and left a message for later.
   wake();
   return !found.ok() && found.kind() == ErrorKind::shut_down ? Status() : found;
-}
-
-// Ends the engine after a failure of its transport, or an exception. `on_host`: the end of a peer may have caused it.
-void ProcessSetEngine::fail(const Status& why, bool on_host) {
-  link_.transport->give_up(why);
-  const auto status = on_host ? cause_of(why) : why;
-  if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
-  break_off(status);
-  report_failure(status);
-}
-
-// Returns the loss of a peer if that caused the failure. A transport may notice a peer's end before the liveness
-// connections do.
-Status ProcessSetEngine::cause_of(const Status& failure) const {
-  if (failure.kind() != ErrorKind::transport) return failure;
-  const auto until = Clock::now() + std::chrono::seconds(1);
-  while (!liveness_.any_lost() && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return liveness_.any_lost() ? liveness_.status() : failure;
-}
-
-// Reports this rank as lost. Other ranks may not notice its failure: they wait for this rank's part of a collective,
-// over a transport that shares no memory with this rank, or on their devices.
-void ProcessSetEngine::report_failure(const Status& why) {
-  if (why.kind() == ErrorKind::peer_lost) return;
-  const int rank = tree_.world_ranks[static_cast<std::size_t>(tree_.rank)];
-  liveness_.report_lost({.rank = rank, .text = "failed: " + why.text(), .gave_up = true});
-}
-
-void ProcessSetEngine::break_off(const Status& reason, bool all) {
-  if (broken_.ok()) broken_ = reason;
-  // Work that is queued on a device would wait there without end. If a rank left in order, such work completes.
-  if (liveness_.any_lost() || failed_itself()) executor_.give_up(reason);
-  if (all) {
-    receive_last_messages();
-    point_to_point_.fail(reason);
-  }
-  pending_.close(broken_);
-  finish_join(broken_);
-  if (!closed_.done()) closed_.finish({});
-}
-
-// Receives what other ranks sent before they left, so that receives posted later still get it.
-void ProcessSetEngine::receive_last_messages() {
-  try {
-    ControlMessage message;
-    while (link_.control->receive(message)) {
-      if (PointToPoint::is_point_to_point(message.bytes)) point_to_point_.receive(message.from, message.bytes);
-    }
-  } catch (const std::exception& error) {
-    log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());
-  }
-}
-
-void ProcessSetEngine::send_last_messages(Clock::time_point deadline) {
-  constexpr std::chrono::microseconds kPatience{200};
-  auto& doorbell = link_.control->doorbell();
-  for (auto seen = doorbell.notifications(); point_to_point_.attend() || point_to_point_.has_outgoing();
-       seen = doorbell.notifications()) {
-    if (liveness_.any_lost() || Clock::now() >= deadline) return;
-    receive(Clock::now());
-    if (point_to_point_.has_outgoing()) doorbell.wait(seen, Sleeper::caller, kPatience);
-  }
-}
-
-// Announces that this rank leaves, in case the engine's thread has not done so yet.
-void ProcessSetEngine::send_shutdown_messages() {
-  if (!broken_.ok() || liveness_.any_lost()) return;
-  for (auto& message : negotiator_.shutdown_messages()) link_.control->send(message.to, std::move(message.bytes));
 }
 
 void ProcessSetEngine::close(std::chrono::milliseconds grace) {

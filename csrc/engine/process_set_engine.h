@@ -34,6 +34,14 @@ enum class Notify : std::uint8_t {
   never,  // the caller waits at once, or calls wake()
 };
 
+// Returns the time at which `limit` has passed. A limit of years means never: later times would not fit into a
+// time_point.
+inline Negotiator::Clock::time_point time_in(std::chrono::duration<double> limit) {
+  using Clock = Negotiator::Clock;
+  if (!(limit < std::chrono::years(10))) return Clock::time_point::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+}
+
 using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
 
 // Engines are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
@@ -61,11 +69,15 @@ class ProcessSetEngine final : private Driven {
   // Sends a message to one rank of the set, or receives one. Throws Error, as submit().
   std::shared_ptr<Completion> post(std::shared_ptr<PointToPointOp> operation);
 
-  // Declares that this rank has no more work until all ranks have joined. `prepare` sees the completion before it can
-  // be done.
+  // Declares that this rank has no more work until all ranks have joined: until then, submit() throws. `prepare` sees
+  // the completion before it can be done.
   std::shared_ptr<Completion> join(const Prepare& prepare = {});
 
   using Clock = Negotiator::Clock;
+
+  // Runs a cycle on the caller's thread, unless another thread drives: for callers that ask again and again whether
+  // their work is done. Never throws.
+  void poll() { driver_.poll(); }
 
   // Blocks until the completion is done, or until `until`, and drives the engine meanwhile. Never throws; the outcome
   // is in the completion. `notified`: as its work was submitted.
@@ -74,6 +86,9 @@ class ProcessSetEngine final : private Driven {
   // Asks all ranks, and returns the job's ranks that have not submitted `name`, which this rank waits for. Returns
   // nothing if they have not answered by `until`, as while data move.
   std::optional<std::vector<int>> missing(const std::string& name, Clock::time_point until);
+
+  // Blocks until everything that this rank has submitted is done, or until `until`. Never throws.
+  void finish_pending(Clock::time_point until);
 
   // Tells the other ranks that this rank leaves, finishes what is in progress, and fails what is left. `grace`: how
   // long it waits for the others' answer. Idempotent. Not from a callback.
@@ -89,7 +104,7 @@ class ProcessSetEngine final : private Driven {
   bool failed_itself() const { return failed_itself_.load(std::memory_order_acquire); }
 
   // Looks now for lost ranks and for failures of queued work. Returns why the engine takes no more work; ok if it does,
-  // or if it was only shut down. Blocks while another thread runs a cycle.
+  // or if it was only shut down. Blocks while another thread runs a cycle, not while it waits.
   Status inspect();
 
   // Makes the engine look at everything soon, for example because a rank was lost. Any thread.
@@ -107,6 +122,7 @@ class ProcessSetEngine final : private Driven {
   Cycle run_cycle();
   bool take_new_work(Clock::time_point now);
   bool take_join();
+  void begin_join();
   bool announce_shutdown();
   bool receive(Clock::time_point now);
   bool should_delay(bool arrived, Clock::time_point now);

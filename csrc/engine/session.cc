@@ -15,6 +15,7 @@
 #include "engine/arguments.h"
 #include "engine/common_settings.h"
 #include "engine/on_device.h"
+#include "engine/session_options.h"
 #include "engine/transport_allgather.h"
 #include "transport/all_or_none.h"
 
@@ -25,46 +26,14 @@ namespace {
 // Ranks of other hosts that have not connected for the heartbeat within this time are left out of it.
 constexpr std::chrono::milliseconds kRendezvous{10'000};
 
-FabricOptions fabric_options(const Config& config, const BootstrapOptions& bootstrap) {
-  FabricOptions options;
-  if (config.transport == "shm") options.local_transport = LocalTransport::shm;
-  if (config.transport == "mpi") options.local_transport = LocalTransport::mpi;
-  if (config.transport == "oneccl") options.local_transport = LocalTransport::oneccl;
-  options.oneccl_library = config.oneccl_library;
-  options.python_prefix = bootstrap.environment.python_prefix;
-  options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);
-  options.chunk_bytes = static_cast<std::size_t>(config.chunk_bytes);
-  options.tunable = config.autotune;
-  options.spin = config.spin;
-  options.start_timeout = config.start_timeout;
-  if (bootstrap.rendezvous) options.cancel_fd = bootstrap.rendezvous->cancel_fd;
-  // A caller that can cancel the start of ranks starts other jobs in the same processes later, and MPI cannot lose a
-  // rank.
-  if (bootstrap.rendezvous && bootstrap.rendezvous->cancel_fd < 0) options.mpi = mpi_job(bootstrap);
-  options.flat_allreduce = config.flat_allreduce;
-  return options;
-}
+// The time that other ranks have to answer when this rank leaves: all sets together, or a set that is removed.
+constexpr std::chrono::milliseconds kGrace{1000};
+// The time that work has to finish which was submitted before its set is removed.
+constexpr std::chrono::milliseconds kRemovalGrace{5000};
 
-EngineOptions engine_options(const Config& config, int local_rank) {
-  EngineOptions options;
-  options.negotiator = {config.cache_capacity, config.stall_warning, config.stall_shutdown};
-  options.fusion_threshold_bytes = config.fusion_threshold_bytes;
-  options.batching_delay = config.batching_delay;
-  options.spin = config.spin;
-  options.nan_check = config.nan_check == 0 ? NanCheck::off : config.nan_check == 1 ? NanCheck::warn : NanCheck::fail;
-  const auto place = static_cast<std::size_t>(local_rank);
-  if (place < config.thread_affinity.size()) options.core = config.thread_affinity[place];
-  return options;
-}
-
-AutotuneOptions autotune_options(const Config& config) {
-  return {.warmup_samples = config.autotune_warmup_samples,
-          .steps_per_sample = config.autotune_steps_per_sample,
-          .log = config.autotune_log,
-          .fixed = {!config.autotune || config.fusion_threshold_is_given,
-                    !config.autotune || config.batching_delay_is_given, !config.autotune || config.chunk_is_given,
-                    !config.tunes_streams},
-          .is_asked_for = config.autotune};
+std::chrono::milliseconds time_left(ProcessSetEngine::Clock::time_point until) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - ProcessSetEngine::Clock::now());
+  return std::max(left, std::chrono::milliseconds(0));
 }
 
 std::string text_of(const std::vector<int>& ranks) { return to_string(Shape(ranks.begin(), ranks.end())); }
@@ -147,7 +116,7 @@ void Session::close() {
 
 void Session::leave() {
   liveness_->remove_wakes();
-  const auto grace = failing_ ? std::chrono::milliseconds(0) : std::chrono::milliseconds(1000);
+  const auto until = ProcessSetEngine::Clock::now() + (failing_ ? std::chrono::milliseconds(0) : kGrace);
   std::map<ProcessSetId, Set> sets;
   {
     std::scoped_lock lock(mutex_);
@@ -155,7 +124,7 @@ void Session::leave() {
   }
   // The world is closed last, because the other sets are made and removed on it.
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) {
-    if (it->second.engine) it->second.engine->close(grace);
+    if (it->second.engine) it->second.engine->close(time_left(until));
   }
   timeline_->stop();
   if (failing_ || failed_itself()) return;
@@ -380,7 +349,9 @@ Status Session::remove_set(const Request& request, Completion* completion) {
     engine = std::move(found->second.engine);
     sets_.erase(found);
   }
-  if (engine) engine->close(std::chrono::milliseconds(1000));
+  // The removal is the last thing that the set decides: what all ranks submitted before it is finished.
+  if (engine) engine->finish_pending(ProcessSetEngine::Clock::now() + kRemovalGrace);
+  if (engine) engine->close(kGrace);
   if (completion != nullptr) completion->number = id;
   return {};
 }

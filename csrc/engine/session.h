@@ -37,6 +37,10 @@ struct Handle {
             ProcessSetEngine::Clock::time_point until = ProcessSetEngine::Clock::time_point::max()) const {
     if (const auto running = engine.lock()) running->wait(*completion, notified, until);
   }
+  // Runs a cycle of the engine on this thread. Never throws. See ProcessSetEngine::poll.
+  void poll() const {
+    if (const auto running = engine.lock()) running->poll();
+  }
   // See ProcessSetEngine::wake.
   void wake() const {
     if (const auto running = engine.lock()) running->wake();

@@ -114,7 +114,7 @@ class Job {
   void collect(int r) {
     for (auto plan = rank(r).take_decisions(); !plan.empty(); plan = rank(r).take_decisions()) {
       for (auto& decision : plan) {
-        if (decision.cached) decision.request = rank(r).agreed(decision.id);
+        if (decision.cached) decision.request = *decision.agreed;
         decisions_[static_cast<std::size_t>(r)].push_back(std::move(decision));
       }
     }

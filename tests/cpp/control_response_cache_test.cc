@@ -48,11 +48,29 @@ TEST(ResponseCache, NamesUsedOnceTakeNoPlace) {
   EXPECT_EQ(agree(cache, allreduce("w")), 0U);
 }
 
-TEST(ResponseCache, AFullCacheKeepsItsEntries) {
-  ResponseCache cache(1);
-  for (int i = 0; i < 2; ++i) agree(cache, allreduce("a"));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(agree(cache, allreduce("b")), std::nullopt);
+TEST(ResponseCache, AFullCacheKeepsNamesThatAreUsed) {
+  ResponseCache cache(2);
+  for (const auto* name : {"a", "a", "b", "b"}) agree(cache, allreduce(name));
+  for (int i = 0; i < 20; ++i) {
+    cache.mark_used(0);
+    cache.mark_used(1);
+    EXPECT_EQ(agree(cache, allreduce("c" + std::to_string(i % 3))), std::nullopt);
+  }
   EXPECT_EQ(cache.find(allreduce("a")), 0U);
+  EXPECT_EQ(cache.find(allreduce("b")), 1U);
+}
+
+TEST(ResponseCache, AFullCacheGivesTheIdsOfUnusedNamesToOthers) {
+  ResponseCache cache(2);
+  for (const auto* name : {"a", "a", "b", "b"}) agree(cache, allreduce(name));
+  for (int i = 0; i < 5; ++i) {
+    cache.mark_used(0);
+    agree(cache, allreduce("c"));
+  }
+  EXPECT_EQ(cache.find(allreduce("a")), 0U);
+  EXPECT_EQ(cache.find(allreduce("c")), 1U);
+  EXPECT_EQ(cache.find(allreduce("b")), std::nullopt);
+  EXPECT_EQ(cache.id_of("b"), std::nullopt);
 }
 
 TEST(ResponseCache, CapacityZeroDisablesTheCache) {

@@ -43,7 +43,7 @@ Report full_report() {
   report.joined = {6};
   report.left = {1, 0};
   report.stalls = {{"slow", "allreduce 'slow'", {2, 3}, 61'500}};
-  report.failures = 300;
+  report.changes = 300;
   return report;
 }
 
@@ -210,7 +210,7 @@ TEST(Messages, ReportsRoundTrip) {
   EXPECT_EQ(read.joined, report.joined);
   EXPECT_EQ(read.left, report.left);
   EXPECT_EQ(read.stalls, report.stalls);
-  EXPECT_EQ(read.failures, report.failures);
+  EXPECT_EQ(read.changes, report.changes);
   ASSERT_EQ(read.submissions.size(), report.submissions.size());
   for (std::size_t i = 0; i < read.submissions.size(); ++i) {
     ASSERT_EQ(read.submissions[i].size(), report.submissions[i].size());
@@ -234,13 +234,13 @@ TEST(Messages, PlansRoundTrip) {
 // Both other kinds of message on a control channel are recognized by their first byte.
 TEST(Messages, NoReportBeginsAsAnotherKindOfMessage) {
   Report report;
-  for (report.failures = 0; report.failures < 70'000; ++report.failures) {
+  for (report.changes = 0; report.changes < 70'000; ++report.changes) {
     for (const bool urgent : {false, true}) {
       report.urgent = urgent;
       const auto bytes = encode(report);
-      ASSERT_FALSE(PointToPoint::is_point_to_point(bytes)) << report.failures;
-      ASSERT_FALSE(MissingRankQuery::is_of(bytes)) << report.failures;
-      ASSERT_EQ(decode_report(bytes).failures, report.failures);
+      ASSERT_FALSE(PointToPoint::is_point_to_point(bytes)) << report.changes;
+      ASSERT_FALSE(MissingRankQuery::is_of(bytes)) << report.changes;
+      ASSERT_EQ(decode_report(bytes).changes, report.changes);
     }
   }
 }

@@ -1,9 +1,11 @@
 // Tests the layout of groups on hosts, the control channel between hosts, and collectives over them.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -19,6 +21,36 @@ namespace perseus::testing {
 namespace {
 
 using hierarchy::Layout;
+
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The ranks are not in the order of their hosts, so that each gathers into memory of its own first.
+TEST(Hierarchy, LargeStagingMemoryIsFreed) {
+  EXPECT_TRUE(ended_well(fork_rank([] {
+    run_world(Ranks::hosts, 4, [](World& world) {
+      const auto link = world.connect_all();
+      const auto gather = [&](std::int64_t bytes) {
+        const std::vector<char> in(static_cast<std::size_t>(bytes));
+        std::vector<char> out(in.size() * 4);
+        const std::vector<std::int64_t> counts(4, bytes);
+        ASSERT_TRUE(link.transport->allgather(in.data(), out.data(), counts).ok());
+      };
+      gather(1 << 20);
+      ASSERT_TRUE(link.transport->barrier().ok());
+      const auto before = resident_bytes();
+      ASSERT_TRUE(link.transport->barrier().ok());
+      gather(10 << 20);
+      ASSERT_TRUE(link.transport->barrier().ok());
+      EXPECT_LT(resident_bytes(), before + (std::size_t{80} << 20));
+      ASSERT_TRUE(link.transport->barrier().ok());
+    });
+  })));
+}
 
 TEST(Layout, RailsAreAsManyAsTheSmallestHostHasRanks) {
   const Topology topology(0, {0, 0, 0, 1, 1});

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -234,6 +236,57 @@ TEST(LocalWatch, AShutdownMessageIsNotALoss) {
       rendezvous.announce_shutdown();
     });
   }
+}
+
+// The kernel limits the descriptors that an ordinary user's processes have sent and others have not received: to as
+// many as the sender may open. Before each rank waited for the one before it, 20 ranks had 400 on their way.
+TEST(LocalRendezvous, ManyRanksOfAnOrdinaryUserGatherDescriptors) {
+  constexpr int kSize = 20;
+  constexpr uid_t kOrdinaryUser = 54321;
+  const auto address = random_rendezvous_address();
+  std::vector<int> children;
+  for (int r = 0; r < kSize; ++r) {
+    children.push_back(fork_rank([&] {
+      const rlimit limit{64, 64};
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+      const uid_t user = geteuid() == 0 ? kOrdinaryUser : geteuid();
+      ASSERT_EQ(setresuid(user, user, user), 0);
+      LocalRendezvous rendezvous(address, r, kSize, seconds(60));
+      EXPECT_EQ(rendezvous.exchange_fds(0).size(), static_cast<std::size_t>(kSize));
+    }));
+  }
+  for (const int child : children) EXPECT_TRUE(ended_well(child));
+}
+
+TEST(LocalRendezvous, TooFewDescriptorsAreNamed) {
+  EXPECT_TRUE(ended_well(fork_rank([] {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    const auto soon = std::chrono::steady_clock::now() + seconds(60);
+    ASSERT_EQ(send_fd(ends[0], 0, soon), IoResult::ok);
+    const rlimit limit{64, 64};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    std::vector<UniqueFd> all;
+    while (auto copy = UniqueFd(dup(0))) all.push_back(std::move(copy));
+    UniqueFd received;
+    const auto [kind, text] = error_of([&] { receive_fd(ends[1], received, soon); });
+    EXPECT_EQ(kind, ErrorKind::unavailable);
+    EXPECT_NE(text.find("64 descriptors: raise it (ulimit -n)"), std::string::npos) << text;
+  })));
+}
+
+TEST(LocalRendezvous, TheLimitOfDescriptorsIsRaised) {
+  EXPECT_TRUE(ended_well(fork_rank([] {
+    const rlimit low{64, 128};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    rlimit now{};
+    make_room_for_descriptors(10);
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+    EXPECT_EQ(now.rlim_cur, 64U);
+    make_room_for_descriptors(100);
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &now), 0);
+    EXPECT_EQ(now.rlim_cur, 128U);
+  })));
 }
 
 TEST(LocalWatch, AForkedChildDoesNotKeepTheConnectionOpen) {

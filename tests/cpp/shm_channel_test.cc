@@ -22,6 +22,23 @@ ControlMessage next_message(ControlChannel& channel) {
   }
 }
 
+// The receiver of a message may end without having received it.
+TEST(Channel, MemoryOfMessagesThatNobodyReceivesIsFreedWithTheGroup) {
+  const auto options = small_options();
+  run_world(
+      Ranks::threads, 2,
+      [&](World& world) {
+        const auto bytes = options.arena_bytes / 4;
+        const std::string data(bytes, 'x');
+        for (int round = 0; round < 8; ++round) {
+          const auto link = world.connect_all();
+          EXPECT_TRUE(link.control->lay_out(1 - world.rank, data.data(), bytes)) << "round " << round;
+          ASSERT_TRUE(link.transport->barrier().ok());
+        }
+      },
+      options);
+}
+
 std::string text_of(int from, int to, int number, std::size_t length) {
   return std::to_string(from) + '>' + std::to_string(to) + '#' + std::to_string(number) + std::string(length, '.');
 }

@@ -58,7 +58,7 @@ class WatchedRank {
   std::promise<void> lost_;
   std::future<void> is_lost_ = lost_.get_future();
   Liveness liveness_;
-  Request request_ = allreduce("x", {4});
+  Request request_ = testing::allreduce("x", {4});
   Watch watch_;
   StallWatch stalls_;
   std::shared_ptr<EngineProgress> progress_;

@@ -74,6 +74,8 @@ def test_wrong_values_are_refused(ranks: Ranks) -> None:
         ("PERSEUS_ALLREDUCE_DTYPE", ("1", "3")),
         ("HOROVOD_CACHE_CAPACITY", ("0", "1024")),
         ("PERSEUS_ALLREDUCE_NANCHECK", ("2", "0")),
+        ("PERSEUS_CPU_TRANSPORT", ("", "mpi")),
+        ("PERSEUS_NCCL_REGISTER", ("0", "1")),
     ],
 )
 def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: Ranks) -> None:

@@ -57,6 +57,27 @@ report("done")
 """
 
 
+# A thread of rank 1 waits for a result, which the stopped coordinator does not decide.
+SHUTDOWN_WITHOUT_COORDINATOR = """
+import threading
+hvd.init()
+pids = hvd.allgather(np.array([os.getpid()]), name="pids")
+report(pid=os.getpid())
+if hvd.rank() == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os._exit(0)
+wait_until(lambda: Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+handle = hvd.allreduce_async(np.ones(10), name="gradient")
+outcomes = []
+thread = threading.Thread(target=lambda: outcomes.append(outcome_of(lambda: hvd.synchronize(handle))))
+thread.start()
+hvd.shutdown()
+thread.join()
+report(outcome=outcomes[0]["text"])
+print("rank 1 has shut down", file=sys.stderr, flush=True)
+"""
+
+
 @pytest.fixture
 def start(start_job: Start) -> Start:
     """Returns a function that starts ranks that warn after a second. Stopped ranks stay stopped until `resume`."""
@@ -65,6 +86,14 @@ def start(start_job: Start) -> Start:
         return start_job(size, program, head=NUMPY_HEAD, **{"PERSEUS_STALL_CHECK_TIME_SECONDS": "1", **settings})
 
     return begin
+
+
+def test_shutdown_while_a_thread_waits_for_a_stopped_coordinator(start: Start) -> None:
+    job = start(2, SHUTDOWN_WITHOUT_COORDINATOR)
+    job.wait_for_line("rank 1 has shut down")
+    job.resume(0)
+    job.end()
+    assert "this rank was shut down while it waited" in str(job.facts_of(1)["outcome"])
 
 
 @pytest.mark.parametrize(("size", "victim"), [(2, 1), (4, 2)])

@@ -66,8 +66,15 @@ std::vector<std::size_t> ClusterTransport::rail_places(Counts counts) const {
   return places;
 }
 
+// Frees staging memory that is too large to be kept until the next call. After a failure, MPI may still write to it.
+void ClusterTransport::free_large() {
+  for (auto* memory : {&whole_, &slice_}) {
+    if (memory->capacity() > kMostKeptBytes) Memory().swap(*memory);
+  }
+}
+
 Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&]() -> Status {
+  auto done = guarded([&]() -> Status {
     std::vector<int> order;  // group ranks in the order of the hosts' blocks
     for (const int host : leader_hosts_) {
       order.insert(order.end(), layout_.ranks_on(host).begin(), layout_.ranks_on(host).end());
@@ -81,6 +88,8 @@ Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
     if (status.ok() && !in_order) copy_in_rank_order(order, bytes, all, static_cast<std::byte*>(out));
     return status;
   });
+  if (done.ok()) free_large();
+  return done;
 }
 
 // Gathers the block within each host, exchanges blocks between leaders, and broadcasts all from the leaders.
@@ -150,12 +159,14 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
 }
 
 Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&]() -> Status {
+  auto done = guarded([&]() -> Status {
     const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     const auto bytes = total * static_cast<std::int64_t>(size_of(reduction.dtype));
     if (bytes <= kSliceBytes * layout_.host_count()) return reduce_scatter_whole(reduction, in, out, counts);
     return reduce_scatter_slices(reduction, static_cast<const std::byte*>(in), out, counts);
   });
+  if (done.ok()) free_large();
+  return done;
 }
 
 // Cuts every host's block into one part per rail. The input is arranged by rail, so that a reduce-scatter within the

@@ -15,6 +15,8 @@ namespace perseus::hierarchy {
 
 // Below this size one message between hosts is faster than one per rail.
 inline constexpr std::int64_t kSliceBytes = 64 << 10;
+// Staging memory of up to this size is kept between calls.
+inline constexpr std::size_t kMostKeptBytes = 16 << 20;
 inline constexpr std::int64_t kGrain = 64;  // slices and chunks begin at multiples of this number of elements
 
 // Returns a reduction that packs and unpacks elements without conversion or scaling.

@@ -120,6 +120,7 @@ class ClusterTransport final : public Transport {
   void take_shares(Chunk& chunk, Counts blocks, std::int64_t number) const;
   std::vector<std::size_t> rail_places(Counts counts) const;
   std::vector<std::vector<Piece>> block_inputs(const std::byte* in, Counts counts, std::size_t width) const;
+  void free_large();
   Status allgather_whole(const std::byte* in, std::byte* all, Counts bytes);
   Status allgather_slices(const std::byte* in, std::byte* all, Counts bytes);
   Status reduce_scatter_whole(const Reduction& reduction, const void* in, void* out, Counts counts);
@@ -133,7 +134,7 @@ class ClusterTransport final : public Transport {
   std::vector<int> rail_hosts_;    // the host of each rank of this rail
   std::vector<int> leader_hosts_;  // the host of each rank of rail 0
   Transports transports_;
-  Memory whole_, slice_;                  // kept between calls
+  Memory whole_, slice_;                  // kept between calls, unless they are large
   std::array<Chunk, kDepth + 1> chunks_;  // the same
   // The threads of the rail and of the second rail, made for the first large request. Destroyed first, because they use
   // the transports.

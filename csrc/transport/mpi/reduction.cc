@@ -15,7 +15,7 @@ constexpr std::size_t kSmallBytes = 64 << 10;  // up to this number of bytes fro
 constexpr std::size_t kShortestSegment = 64 << 10;
 constexpr std::size_t kLongestSegment = 512 << 10;
 constexpr std::size_t kStagingBytes = 64 << 20;  // most bytes of contributions in flight
-constexpr std::int64_t kLeastAhead = 4;          // least number of segments in flight
+constexpr std::int64_t kLeastSegments = 4;       // least number of segments in flight
 constexpr std::int64_t kGrain = 64;              // blocks and segments begin at multiples of this number of elements
 
 std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
@@ -38,7 +38,7 @@ class Contributions {
         direct_(in.contiguous() != nullptr && reduction.wire_dtype == reduction.dtype && reduction.scale.pre == 1.0) {
     std::int64_t longest = 0;
     for (int r = 0; r < communicator.size(); ++r) longest = std::max(longest, owned(r));
-    ahead_ = std::max<std::int64_t>(kLeastAhead, std::int64_t{2} * communicator.streams());
+    ahead_ = std::max<std::int64_t>(kLeastSegments, std::int64_t{2} * communicator.streams());
     segment_ = choose_segment(longest);
     segments_ = (longest + segment_ - 1) / segment_;
     if (!direct_) packed_ = resized(staging.packed, offset(in.count(), width_));
@@ -121,7 +121,7 @@ class Contributions {
   std::vector<std::int64_t> begins_;
   std::size_t width_;
   bool direct_;  // the input can be sent without packing
-  std::int64_t segment_ = 1, segments_ = 0, ahead_ = kLeastAhead;
+  std::int64_t segment_ = 1, segments_ = 0, ahead_ = kLeastSegments;
   std::byte* packed_ = nullptr;
   std::byte* arrived_ = nullptr;
   std::deque<Messages> receiving_, sending_;

@@ -1,14 +1,17 @@
 #include "transport/shm/arena.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace perseus::shm {
 
@@ -20,7 +23,7 @@ constexpr std::size_t kMostBytes = 64 * kGiB;
 constexpr std::size_t kLeastBytes = 16 * kMiB;     // enough for groups and channels
 constexpr std::size_t kGranule = 64 * 1024;        // pages are committed and decommitted in granules
 constexpr std::size_t kRetainedBytes = 16 * kMiB;  // free memory whose pages stay committed
-constexpr std::size_t kCarefulBytes = kMiB;        // from this size on, commit() checks the system's free memory first
+constexpr std::chrono::seconds kTrimPeriod{2};  // the pages that this time has passed without a need for are returned
 
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -109,14 +112,32 @@ Arena::Arena(Segments segments, int local_rank)
       heap_(mine_.bytes()),
       committed_(mine_.bytes() / kGranule) {}
 
+Arena::~Arena() {
+  {
+    std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (trimmer_.joinable()) trimmer_.join();
+}
+
+void Arena::make_private() {
+  mine_.make_private();
+  if (trimmer_.joinable()) trimmer_.detach();
+}
+
 void* Arena::allocate(std::size_t bytes) {
   std::scoped_lock lock(mutex_);
   const auto range = heap_.allocate(bytes);
   if (!range) return nullptr;
   if (!commit(*range)) {
-    heap_.release(range->offset);
-    return nullptr;
+    decommit_free(0);
+    if (!commit(*range)) {
+      heap_.release(range->offset);
+      return nullptr;
+    }
   }
+  peak_ = std::max(peak_, heap_.used());
   return mine_.base() + range->offset;
 }
 
@@ -125,7 +146,32 @@ void Arena::release(void* memory) {
   std::scoped_lock lock(mutex_);
   const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(memory) - mine_.base());
   if (kept_.contains(offset)) return;
-  if (heap_.release(offset) && committed_bytes_ > heap_.used() + kRetainedBytes) decommit_free();
+  if (heap_.release(offset) && has_excess() && !is_trimming_) start_trimming();
+}
+
+bool Arena::has_excess() const { return committed_bytes_ > heap_.used() + kRetainedBytes; }
+
+void Arena::start_trimming() {
+  try {
+    if (!trimmer_.joinable()) trimmer_ = start_thread([this] { trim(); });
+    is_trimming_ = true;
+    changed_.notify_one();
+  } catch (const Error&) {  // the process may not have a further thread
+    decommit_free(heap_.used() + kRetainedBytes);
+  }
+}
+
+void Arena::trim() {
+  pthread_setname_np(pthread_self(), "perseus-trim");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait(lock, [this] { return stopping_ || is_trimming_; });
+    peak_ = heap_.used();
+    changed_.wait_for(lock, kTrimPeriod, [this] { return stopping_; });
+    if (stopping_) return;
+    decommit_free(peak_ + kRetainedBytes);
+    is_trimming_ = peak_ > heap_.used();  // otherwise the rest is needed, or in pages that are needed
+  }
 }
 
 void Arena::keep_given_memory() {
@@ -136,11 +182,9 @@ void Arena::keep_given_memory() {
 bool Arena::commit(Heap::Range range) {
   const auto first = range.offset / kGranule;
   const auto last = (range.offset + range.bytes - 1) / kGranule;
-  if (range.bytes >= kCarefulBytes) {
-    const auto missing = std::count(committed_.begin() + static_cast<std::ptrdiff_t>(first),
-                                    committed_.begin() + static_cast<std::ptrdiff_t>(last) + 1, false);
-    if (missing > 0 && !limits_.allow(static_cast<std::size_t>(missing) * kGranule)) return false;
-  }
+  const auto missing = std::count(committed_.begin() + static_cast<std::ptrdiff_t>(first),
+                                  committed_.begin() + static_cast<std::ptrdiff_t>(last) + 1, false);
+  if (missing > 0 && !limits_.allow(static_cast<std::size_t>(missing) * kGranule)) return false;
   for (auto g = first; g <= last; ++g) {
     if (committed_[g]) continue;
     auto end = g;
@@ -152,8 +196,11 @@ bool Arena::commit(Heap::Range range) {
   return true;
 }
 
-void Arena::decommit_free() {
-  for (const auto& [offset, bytes] : heap_.free_ranges()) {
+// Returns the pages of free memory from the end on, until `keep` bytes are committed: allocations prefer the beginning.
+void Arena::decommit_free(std::size_t keep) {
+  const auto& ranges = heap_.free_ranges();
+  for (auto range = ranges.rbegin(); range != ranges.rend() && committed_bytes_ > keep; ++range) {
+    const auto [offset, bytes] = *range;
     const auto last = (offset + bytes) / kGranule;
     for (auto g = (offset + kGranule - 1) / kGranule; g < last; ++g) {
       auto end = g;

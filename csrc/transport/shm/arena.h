@@ -1,12 +1,14 @@
 // Allocates memory that every rank of a host can reach.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -26,9 +28,15 @@ using Segments = std::vector<std::shared_ptr<Segment>>;
 Segments share_segments(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note);
 
 // The shared memory of one rank and the mapped segments of its peers on the host. Thread-safe.
+//
+// Released memory keeps its pages at first, because the kernel takes longer to supply new pages than a copy takes. A
+// thread returns the pages that a few seconds have passed without a need for.
 class Arena {
  public:
   Arena(Segments segments, int local_rank);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(segments_.size()); }
@@ -47,12 +55,16 @@ class Arena {
   // Returns the address of a range of a peer's segment, or nullptr if the range is not inside it.
   std::byte* at(int local_rank, std::uint64_t offset, std::uint64_t bytes) const;
 
-  // Call in a forked child: its later writes to this rank's memory go to a copy. See Segment::make_private().
-  void make_private() const { mine_.make_private(); }
+  // Call in a forked child, in which the thread does not exist: its later writes to this rank's memory go to a copy.
+  // See Segment::make_private().
+  void make_private();
 
  private:
   bool commit(Heap::Range range);
-  void decommit_free();
+  void decommit_free(std::size_t keep);
+  bool has_excess() const;
+  void start_trimming();
+  void trim();
 
   Segments segments_;
   int local_rank_;
@@ -62,7 +74,12 @@ class Arena {
   std::unordered_set<std::size_t> kept_;  // offsets of ranges that are never allocated again
   std::vector<bool> committed_;           // by granule: pages are allocated
   std::size_t committed_bytes_ = 0;
+  std::size_t peak_ = 0;  // the most bytes in use since the thread looked last
   MemoryLimits limits_;
+  bool is_trimming_ = false;  // the thread looks at the memory from time to time
+  bool stopping_ = false;
+  std::condition_variable changed_;
+  std::thread trimmer_;  // started when there is something to trim for the first time
 };
 
 }  // namespace perseus::shm

@@ -100,16 +100,14 @@ bool Channel::receive(ControlMessage& message) {
 }
 
 std::optional<std::uint64_t> Channel::lay_out(int /*to*/, const void* data, std::size_t bytes) {
-  auto& arena = view_->arena();
-  void* memory = arena.allocate(bytes);
+  void* memory = view_->lay_out(bytes);
   if (memory == nullptr) return std::nullopt;
   std::memcpy(memory, data, bytes);
-  return arena.offset_of(memory, bytes);
+  return view_->arena().offset_of(memory, bytes);
 }
 
 void Channel::take_back(std::uint64_t place) {
-  auto& arena = view_->arena();
-  if (void* memory = arena.at(view_->local_rank_of(rank()), place, 1)) arena.release(memory);
+  if (void* memory = view_->arena().at(view_->local_rank_of(rank()), place, 1)) view_->take_back(memory);
 }
 
 const void* Channel::find(int from, std::uint64_t place, std::size_t bytes) {

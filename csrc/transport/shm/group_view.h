@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/shm/arena.h"
@@ -22,9 +23,10 @@ class RetiredBlocks {
     void* memory = nullptr;
     const std::atomic<std::uint32_t>* left = nullptr;  // inside the block
     std::uint32_t members = 0;
+    std::vector<void*> laid_out;  // memory of point-to-point messages that no member has received
   };
 
-  void add(Block block);
+  void add(Block&& block);
   // Frees the blocks that no member reads any more.
   void sweep(Arena& arena);
 
@@ -53,6 +55,11 @@ class GroupView {
   std::byte* block(int member) const { return blocks_[static_cast<std::size_t>(member)]; }
   MemberHeader& header(int member) const { return *reinterpret_cast<MemberHeader*>(block(member)); }
 
+  // Allocates memory for a message to another member; null if there is none. It is freed by take_back(), or once no
+  // member uses the group any more.
+  void* lay_out(std::size_t bytes);
+  void take_back(void* memory);
+
   // Returns the place of a range of this member's memory, if all members can reach it.
   std::optional<Place> place_of(const void* data, std::size_t bytes) const;
   // Returns the address of a place in a member's memory, or null if there is none. Hold the pointer while it is used.
@@ -65,6 +72,7 @@ class GroupView {
   int rank_;
   std::vector<int> local_ranks_;
   std::vector<std::byte*> blocks_;
+  std::unordered_set<void*> laid_out_;  // the control channel's thread uses it
 };
 
 }  // namespace perseus::shm

@@ -34,6 +34,12 @@ UniqueFd new_memory() {
   // Older kernels do not have the flag that prevents the memory from being executed.
   UniqueFd fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
   if (!fd && errno == EINVAL) fd.reset(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
+    throw Error(ErrorKind::unavailable, std::string("cannot make shared memory: memfd_create: ") +
+                                            system_error_text(errno) +
+                                            ". Allow this system call (the seccomp profile of the container), or start "
+                                            "the job by mpirun with PERSEUS_CPU_TRANSPORT=mpi");
+  }
   if (!fd) throw unavailable("cannot make shared memory", errno);
   return fd;
 }
@@ -84,7 +90,8 @@ bool Segment::commit(std::size_t offset, std::size_t bytes) {
   do {
     result = fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  return result == 0;
+  // Some sandboxes do not have fallocate(). Then pages are allocated when they are used.
+  return result == 0 || errno == ENOSYS || errno == EOPNOTSUPP;
 }
 
 void Segment::decommit(std::size_t offset, std::size_t bytes) {

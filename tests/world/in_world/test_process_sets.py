@@ -54,6 +54,17 @@ def test_blocking_verbs_on_overlapping_sets(rank: int, size: int, two_ranks: Non
         assert hvd.remove_process_set(each)
 
 
+def test_work_submitted_before_a_removal_is_finished(rank: int, size: int, two_ranks: None) -> None:
+    ranks = list(range(size - 1)) if size > 2 else [0]
+    for _ in range(40):
+        removed = hvd.add_process_set(ranks)
+        names = ["first", "second", "third"] if rank in ranks else []
+        started = [hvd.allreduce_async(np.ones(1000), name=name, op=hvd.Sum, process_set=removed) for name in names]
+        assert hvd.remove_process_set(removed)
+        for handle in started:
+            assert (hvd.synchronize(handle) == len(ranks)).all()
+
+
 def test_ranks_that_do_not_exist(rank: int, size: int) -> None:
     for ranks in ([size], [-1], [0, size], [0, 0], []):
         with pytest.raises(ValueError, match="process set"):

@@ -1,0 +1,112 @@
+// The Negotiator's decisions: the root makes them, and every rank applies them in the order of the plan.
+#include <algorithm>
+#include <utility>
+
+#include "control/negotiator.h"
+
+namespace perseus {
+
+Decision Negotiator::shutdown_message_of(int rank) const {
+  Decision close;
+  close.kind = Decision::Kind::close;
+  close.error = ErrorKind::peer_lost;
+  close.rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
+  close.text = "rank " + std::to_string(close.rank) + " has left the job (it shut down or ended)";
+  return close;
+}
+
+Decision Negotiator::decide(const std::vector<Submission>& submissions) {
+  Decision decision;
+  decision.request = submissions.front().request;
+  const auto& request = decision.request;
+  std::size_t asked = 0;
+  for (const auto& submission : submissions) asked += submission.ranks.size();
+  if (submissions.size() > 1) {
+    decision.kind = Decision::Kind::fail;
+    decision.text = describe_disagreement(submissions, tree_.world_ranks);
+  } else if (asked < joined_.size() && !works_with_joined_ranks(request.verb)) {
+    decision.kind = Decision::Kind::fail;
+    decision.text = request.label() +
+                    " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
+                    "before any rank joins";
+  } else if (const auto known = cache_.find(request)) {
+    decision = decide_cached(*known);
+  } else if (const auto id = cache_.choose_id(request)) {
+    decision.id = *id;
+    give_id(*id, request);
+  }
+  return decision;
+}
+
+Decision Negotiator::decide_cached(std::uint32_t id) {
+  Decision decision;
+  decision.id = id;
+  decision.cached = true;
+  decision.agreed = cache_.shared(id);
+  cache_.mark_used(id);
+  return decision;
+}
+
+void Negotiator::decide_joined(std::vector<Decision>& plan) {
+  if (join_order_.size() < joined_.size()) return;
+  Decision all;
+  all.kind = Decision::Kind::joined;
+  all.rank = tree_.world_ranks[static_cast<std::size_t>(join_order_.back())];
+  plan.push_back(std::move(all));
+  join_order_.clear();
+}
+
+// Gives an id to a request. If the id had another name, submissions that are known here by the id become full ones.
+// Children may have sent further reports in which the id means the other name.
+void Negotiator::give_id(std::uint32_t id, const Request& request) {
+  if (auto former = cache_.former(id, request)) {
+    ++changes_;
+    if (id < repeats_.size() && repeats_[id].open) turn_repeat_into_entry(id);
+    if (std::erase(report_.cached, id) > 0) {
+      Submission all{*former, {}};
+      for (std::size_t source = 0; source < sources(); ++source) {
+        const auto ranks = submitters(source, former->verb);
+        all.ranks.insert(all.ranks.end(), ranks.begin(), ranks.end());
+      }
+      report_.submissions.push_back({std::move(all)});
+    }
+    if (!tree_.children.empty()) former_requests_.push_back({id, changes_, std::move(former)});
+  }
+  cache_.put(id, request);
+}
+
+std::vector<Decision> Negotiator::take_decisions() {
+  if (plans_.empty()) return {};
+  auto next = std::move(plans_.front());
+  plans_.pop_front();
+  return next;
+}
+
+void Negotiator::apply(Plan plan) {
+  for (auto& decision : plan.decisions) {
+    if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !tree_.is_root()) {
+      if (decision.cached) {
+        // Before this rank executes the decision, the id may get another request.
+        decision.agreed = cache_.shared(decision.id);
+      } else {
+        give_id(decision.id, decision.request);
+      }
+    }
+    if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
+    if (decision.kind == Decision::Kind::joined) {
+      joined_.assign(joined_.size(), false);
+      any_joined_ = false;
+    }
+    if (decision.kind == Decision::Kind::close) {
+      closed_ = true;
+      entries_.clear();
+      repeats_.clear();
+      open_repeats_ = 0;
+      stalls_.clear();
+      report_ = {};
+    }
+  }
+  plans_.push_back(std::move(plan.decisions));
+}
+
+}  // namespace perseus
