@@ -60,8 +60,8 @@ class Finished:
     def next(self, limit_seconds: float) -> int | None:
         """Sleeps without the GIL until there is a number; None after so long. Any thread."""
 
-# `start` starts the session and is idempotent. It detects the launcher of the process (perseusrun, mpirun, none).
-# `settings` (PERSEUS_… → value) override the environment. `python_prefix` is sys.prefix, which contains wheels of MPI.
+# `start` starts the session and is idempotent. `settings` (PERSEUS_… → value) override the environment. `python_prefix`
+# is sys.prefix, which contains wheels of MPI. `launcher` is a launchers.OwnLauncher; without it, the job has one rank.
 # `selection` has the ranks of the job, in its order, among those that were started. An empty one stands for all ranks.
 # `rendezvous` defines the job without a launcher: this process's rank, the size, and a collective function that returns
 # every rank's bytes, by rank. `cancel_fd` is a descriptor that becomes readable if one of these ranks will not start.
@@ -69,14 +69,12 @@ class Finished:
 def start(
     settings: dict[str, str],
     python_prefix: str,
+    launcher: tuple[str, int, int, str, str] | None = None,
     selection: Sequence[int] = (),
     rendezvous: tuple[int, int, Callable[[bytes], list[bytes]]] | None = None,
     cancel_fd: int = -1,
     lost: int = -1,
 ) -> None: ...
-def launched(python_prefix: str) -> tuple[int, int] | None:
-    """Returns rank and size from the launcher, -1 if it does not set them; None without a launcher."""
-
 def stop() -> None: ...
 def was_cut_off() -> bool:
     """Whether the session that was stopped had lost a host that went without a word."""

@@ -12,6 +12,7 @@ from .errors import UnavailableError
 from .process_set_registration import register
 from .protocol.failure_record import note_init
 from .session import session
+from .start import start_foreign
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
@@ -91,7 +92,7 @@ def _start_launched(comm: Any) -> bool:
             raise ValueError(f"init(comm=…) contradicts {launchers.ALONE}=1, which makes a job of one rank; omit one")
         return session.start({}, rendezvous=(0, 1, lambda mine: [mine]))
     launchers.require_own_rank()
-    launcher = None if launchers.launched() or _is_communicator(comm) else launchers.foreign()
+    launcher = None if launchers.launched() or _is_world(comm) else launchers.foreign()
     if launcher is None:
         if comm is None:
             note_init()
@@ -101,7 +102,7 @@ def _start_launched(comm: Any) -> bool:
             f"init(comm=…): ranks that {launcher.name} has started form one job; omit comm, use process_sets=, or "
             "start with perseusrun"
         )
-    return launchers.start_foreign(launcher)
+    return start_foreign(launcher)
 
 
 def restart() -> None:
@@ -116,6 +117,15 @@ def restart() -> None:
 
 def _is_communicator(comm: Any) -> bool:
     return hasattr(comm, "Get_group")
+
+
+def _is_world(comm: Any) -> bool:
+    """Returns whether `comm` belongs to an MPI that has several ranks, whose launcher does not matter then."""
+    if not _is_communicator(comm):
+        return False
+    from mpi4py import MPI
+
+    return bool(MPI.COMM_WORLD.Get_size() > 1)
 
 
 def _selection(comm: Any) -> list[int]:

@@ -5,19 +5,16 @@ The rule: a sign of several ranks means that the ranks meet, or `init` raises. I
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import os
 import re
 import stat
-import sys
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import UnavailableError
-from .session import session
-from .tcp_rendezvous import SECRET_FILE, Place, TcpRendezvous
+from .tcp_rendezvous import Place
 
 ALONE = "PERSEUS_ALONE"
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -34,7 +31,8 @@ class Launcher:
     size: str  # "": it does not give the number of ranks
     meet: str  # how its ranks meet, for the document
     also: tuple[str, ...] = ()  # other variables without which this is not the launcher
-    is_of_core: bool = False  # csrc/bootstrap/launcher.cc recognises it, and the core starts its session
+    any_of: tuple[str, ...] = ()  # one of these is set, too
+    kind: str = ""  # its name in the core, which starts its session; "": the core cannot
     remedy: str = ""  # the advice of the error, if its ranks cannot meet
     has_address: bool = False  # the ranks meet at MASTER_ADDR and MASTER_PORT if these are set
     # Without MASTER_ADDR, ranks meet at the first of these hosts, or on this host if there is one host only. The port
@@ -45,11 +43,21 @@ class Launcher:
 
     @property
     def variables(self) -> list[str]:
-        """The variables by which it is recognised."""
+        """The variables by which it is recognised, except those of `any_of`."""
         return [name for name in (self.rank, self.size, *self.also) if name]
 
 
-_TORCHRUN = Launcher(
+class OwnLauncher(NamedTuple):
+    """What a launcher that the core knows has told this process; `_core.start` takes it."""
+
+    kind: str
+    rank: int  # −1: not told
+    size: int  # −1: not told
+    evidence: str  # the variable by which it was recognised, for texts
+    rendezvous: str  # perseusrun's socket, or ""
+
+
+TORCHRUN = Launcher(
     "`torchrun`, or a launcher that sets its variables: Ray Train, TorchDistributor, Kubeflow, SageMaker, Azure ML",
     *("RANK", "WORLD_SIZE"),
     "torch's store at `MASTER_ADDR`; without torch, rank 0 listens there",
@@ -64,37 +72,55 @@ _TENSORFLOW = Launcher(
 LAUNCHERS = (
     Launcher(
         *("`mpirun` of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MPI"),
-        is_of_core=True,
+        kind="openmpi",
+    ),
+    # A user may have set other variables that begin with I_MPI, but only Intel's mpirun sets these.
+    Launcher(
+        *("`mpirun` of Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI"),
+        any_of=("I_MPI_HYDRA_UUID", "I_MPI_INFO_NP", "HYDRA_BSTRAP_LOCALHOST"),
+        kind="intel",
+    ),
+    # srun's PMI-2 has the same names as Hydra, and Hydra under Slurm inherits Slurm's variables.
+    Launcher(
+        *("`mpirun` of MPICH", "PMI_RANK", "PMI_SIZE", "MPI"),
+        any_of=("HYDI_CONTROL_FD", "PMI_PORT", "PMI_HOSTNAME", "MPI_LOCALNRANKS"),
+        kind="mpich",
     ),
     Launcher(
-        *("`mpirun` of MPICH and Intel MPI, `srun --mpi=pmi2`, flux", "PMI_RANK", "PMI_SIZE", "MPI"),
-        is_of_core=True,
+        *("`srun --mpi=pmi2`", "PMI_RANK", "PMI_SIZE", "MPI"),
+        also=("SLURM_STEP_NUM_TASKS",),
+        kind="slurm",
+    ),
+    Launcher(
+        *("another launcher with a PMI, such as flux", "PMI_RANK", "PMI_SIZE", "MPI"),
+        kind="mpich",
     ),
     Launcher(
         *("`mpirun` of MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MPI"),
-        is_of_core=True,
+        kind="mpich",
     ),
+    # It removes the variables of an outer mpirun, so if both are set, the mpirun is the inner launcher.
     Launcher(
         *("`perseusrun`", "PERSEUS_RANK", "PERSEUS_SIZE", "its own socket"),
         also=("PERSEUS_RENDEZVOUS",),
-        is_of_core=True,
+        kind="perseusrun",
     ),
     Launcher(
         *("`srun --mpi=pmix`", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "MPI"),
         also=("PMIX_RANK", "PMIX_NAMESPACE"),
-        is_of_core=True,
+        kind="slurm",
     ),
     Launcher(
         *("`srun` with Slurm's PMI-1 for Intel MPI", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "MPI"),
         also=("I_MPI_PMI_LIBRARY",),
-        is_of_core=True,
+        kind="slurm",
     ),
     Launcher(
         *("PMIx, such as `prterun` and `jsrun` of Spectrum MPI", "PMIX_RANK", "", "MPI"),
         also=("PMIX_NAMESPACE",),
-        is_of_core=True,
+        kind="openmpi",
     ),
-    _TORCHRUN,
+    TORCHRUN,
     Launcher(
         *("Horovod's launchers", "HOROVOD_RANK", "HOROVOD_SIZE", "an error: use `perseusrun`"),
         remedy="start the job with perseusrun, or with the horovodrun of this library; Horovod's rendezvous is not "
@@ -137,37 +163,67 @@ def is_alone() -> bool:
     return os.environ.get(ALONE, "0").lower() not in ("", "0", "false")
 
 
-def launched() -> tuple[int, int] | None:
-    """Returns the rank and the number of ranks that the core reads off its launcher; −1 if this does not give them.
+def own() -> OwnLauncher | None:
+    """Returns what such a launcher has told this process. ValueError if its variables contradict each other."""
+    for launcher in LAUNCHERS:
+        if launcher.kind and _is_set(launcher) and not _is_shell_of_slurm(launcher):
+            return _read(launcher)
+    return None
 
-    None without such a launcher, and if this process has inherited the variables of another process's launcher.
-    """
-    is_of_core = any(launcher.is_of_core and _is_set(launcher) for launcher in LAUNCHERS)
-    if not is_of_core or _is_descendant() or _has_lost_pmi() or _has_store():
-        return None
-    found: tuple[int, int] | None = session.core.launched(sys.prefix)
-    return found
+
+def launched() -> OwnLauncher | None:
+    """Returns the same, but None if this process has inherited the variables of another process's launcher."""
+    return None if _is_descendant() or _has_lost_pmi() or _has_store() else own()
 
 
 def foreign() -> Launcher | None:
     """Returns the launcher that has started this process as one of several ranks, if the core does not know it."""
-    found = [launcher for launcher in LAUNCHERS if not launcher.is_of_core and _is_one_of_several(launcher)]
+    found = [launcher for launcher in LAUNCHERS if not launcher.kind and _is_one_of_several(launcher)]
     if found:
-        return next(filter(_place_of, found), found[0])
-    if _has_store() and session.core.launched(sys.prefix) is not None:
-        return _TORCHRUN  # of one rank: the core would see the outer launcher
+        return next(filter(place_of, found), found[0])
+    if _has_store() and own() is not None:
+        return TORCHRUN  # of one rank: the core would see the outer launcher
     return None
 
 
+def is_launched() -> bool:
+    """Returns whether a launcher has started this process, and not a torchrun, whose store torch reaches by itself."""
+    launcher = foreign()
+    can_meet = launcher is not None and launcher is not TORCHRUN and place_of(launcher) is not None
+    return own() is not None or can_meet
+
+
 def _is_set(launcher: Launcher) -> bool:
-    return all(os.environ.get(name) for name in launcher.variables)
+    needed = (launcher.size or launcher.rank, *launcher.also)
+    return all(map(os.environ.get, needed)) and (not launcher.any_of or any(map(os.environ.get, launcher.any_of)))
+
+
+def _is_shell_of_slurm(launcher: Launcher) -> bool:
+    """Returns whether this may be a shell in a step of one task (salloc, srun --pty), which is no job."""
+    is_one = launcher.rank == "SLURM_PROCID" and os.environ[launcher.size] == "1"
+    return is_one and not os.environ.get("PMIX_RANK")
+
+
+def _read(launcher: Launcher) -> OwnLauncher:
+    # Without its rank, an MPI tells it later. perseusrun has no other way.
+    has_rank = launcher.kind == "perseusrun" or os.environ.get(launcher.rank)
+    rank = number(launcher.rank) if has_rank else -1
+    size = number(launcher.size) if launcher.size else -1
+    if launcher.size and rank >= size:
+        raise ValueError(
+            f"init(): {launcher.rank}={rank} contradicts {launcher.size}={size}; start with perseusrun or an mpirun, "
+            "which set both"
+        )
+    sign = launcher.size or "PMIX_NAMESPACE"
+    rendezvous = os.environ["PERSEUS_RENDEZVOUS"] if launcher.kind == "perseusrun" else ""
+    return OwnLauncher(launcher.kind, rank, size, f"{sign}={os.environ[sign]}", rendezvous)
 
 
 def _is_one_of_several(launcher: Launcher) -> bool:
     """Returns whether the variables say that this launcher has started this process as one of several ranks."""
     if launcher.rank not in os.environ:
         return False
-    if "TORCHELASTIC_RUN_ID" in os.environ and launcher is not _TORCHRUN:
+    if "TORCHELASTIC_RUN_ID" in os.environ and launcher is not TORCHRUN:
         return False  # a torchrun inside this launcher's job has started the process
     if launcher is _TENSORFLOW:
         return _workers_of_tensorflow(os.environ["TF_CONFIG"]) > 1
@@ -175,62 +231,13 @@ def _is_one_of_several(launcher: Launcher) -> bool:
     return bool(given) and not (launcher.size and given == "1")
 
 
-def start(holder: str) -> bool:
-    """Starts a session of the ranks that the launcher has started, unless one is running, without arguments of `init`.
-
-    Returns True if it has started one.
-    """
-    if not session.is_running():
-        require_own_rank()
-        if not launched() and (launcher := foreign()):
-            return start_foreign(launcher, holder)
-    return session.start({}, holder=holder)
-
-
-def start_foreign(launcher: Launcher, holder: str = "init") -> bool:
-    """Starts a session of the ranks of such a launcher. UnavailableError if they have no way to meet."""
-    limit = float(os.environ.get("PERSEUS_START_TIMEOUT") or os.environ.get("HOROVOD_START_TIMEOUT") or 60)
-    place = _place_of(launcher)
-    if place is None:
-        signs = ", ".join(f"{name}={os.environ[name]}" for name in (launcher.rank, launcher.size) if name)
-        raise UnavailableError(
-            f"init(): {signs} say that this process is one of several ranks of {launcher.name.replace('`', '')}, but "
-            f"they have no way to find each other; {launcher.remedy}. {ALONE}=1 makes a job of this process alone"
-        )
-    rank, size = _number(launcher.rank), _number(launcher.size)
-    if rank >= size:
-        raise ValueError(f"init(): {launcher.rank}={rank} contradicts {launcher.size}={size}; set both, or neither")
-    if size == 1:
-        return session.start({}, rendezvous=(0, 1, lambda mine: [mine]), holder=holder)
-    if launcher is _TORCHRUN and importlib.util.find_spec("torch") is not None:
-        # Only this program decides whether torch is imported, so the adapter is not named statically.
-        store = importlib.import_module(".torch.distributed.launched", __package__)
-        return bool(store.start(rank, size, limit))
-    rendezvous = TcpRendezvous(rank, size, place, limit, os.environ.get(SECRET_FILE, ""))
-    try:
-        started = session.start({}, rendezvous=(rank, size, rendezvous), holder=holder)
-    except Exception as error:
-        rendezvous.fail(error)
-        raise
-    _connected.append(rendezvous)
-    return started
-
-
-_connected: list[TcpRendezvous] = []  # the ranks of the running session
-
-
-def _disconnect() -> None:
-    while _connected:
-        _connected.pop().close()
-
-
-def _place_of(launcher: Launcher) -> Place | None:
+def place_of(launcher: Launcher) -> Place | None:
     """Returns the address at which the ranks of this launcher meet, if there is one."""
     # A pod of Kubernetes may run before the names of the others are known.
     may_be_early = "KUBERNETES_SERVICE_HOST" in os.environ
     if launcher.has_address and all(os.environ.get(name) for name in _ADDRESS):
         job = f"{os.environ['MASTER_PORT']} {os.environ.get('TORCHELASTIC_RUN_ID', '')}"
-        return Place(os.environ["MASTER_ADDR"], _number("MASTER_PORT"), job, may_be_early=may_be_early)
+        return Place(os.environ["MASTER_ADDR"], number("MASTER_PORT"), job, may_be_early=may_be_early)
     job = " ".join(os.environ.get(name, "") for name in launcher.job)
     # These ports are below those that Linux gives to connections.
     port = 20000 + zlib.crc32(job.encode(errors="surrogateescape")) % 10000
@@ -245,7 +252,7 @@ def _place_of(launcher: Launcher) -> Place | None:
     )
 
 
-def _number(name: str) -> int:
+def number(name: str) -> int:
     text = os.environ.get(name, "")
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"init(): {name}={text!r} is no number; set it as its launcher does, or start with perseusrun")
@@ -273,9 +280,9 @@ def require_own_rank() -> None:
 _VARIABLE = "PERSEUS_STARTED_BY"
 
 
-def mark_rank() -> None:
+def mark_rank(rank: int) -> None:
     """Lets processes that this one starts see that they are no ranks."""
-    os.environ[_VARIABLE] = f"{os.getpid()} {session.core.rank()} {_identity()}"
+    os.environ[_VARIABLE] = f"{os.getpid()} {rank} {_identity()}"
 
 
 def unmark_rank() -> None:
@@ -336,8 +343,3 @@ def _workers_of_tensorflow(config: str) -> int:
         return sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
     except (ValueError, AttributeError, TypeError):
         return 0
-
-
-session.on_start(mark_rank)
-session.on_stop(unmark_rank)
-session.on_stop(_disconnect)

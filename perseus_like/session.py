@@ -12,7 +12,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from . import errors
+from . import errors, launchers
 from .protocol.failure_record import has_agent, is_consequence
 from .protocol.mpi_daemons import end_daemons_later
 from .protocol.nearest import print_own_notes
@@ -74,7 +74,8 @@ class Session:
             if core.is_running():
                 self._holders.add(holder)
                 return False
-            core.start(settings, sys.prefix, list(selection), rendezvous, cancel_fd, lost)
+            launcher = None if rendezvous else launchers.own()
+            core.start(settings, sys.prefix, launcher, list(selection), rendezvous, cancel_fd, lost)
             self._holders = {holder}
             self._process = os.getpid()
             self.generation += 1

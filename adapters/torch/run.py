@@ -16,7 +16,7 @@ from pathlib import Path
 import torch.distributed as dist
 from perseus_like_autoload import as_gloo
 
-from perseus_like.session import session
+from perseus_like.launchers import is_launched
 
 from .accelerate_check import check_accelerate
 from .distributed.env import export_world, notes_on_pinning
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not program or (program[0].startswith("-") and not as_module):
         print(USAGE, file=sys.stderr)
         return 2
-    if not dist.is_initialized() and (session.core.launched(sys.prefix) is not None or dist.is_torchelastic_launched()):
+    if not dist.is_initialized() and (is_launched() or dist.is_torchelastic_launched()):
         dist.init_process_group("gloo" if as_gloo.is_on(dist) else "perseus")
         export_world()
         check_accelerate()

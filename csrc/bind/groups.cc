@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "bind/bind.h"
-#include "bootstrap/launcher.h"
 
 namespace perseus::bind {
 
@@ -48,21 +47,12 @@ std::optional<std::vector<int>> missing(int process_set, const std::string& name
   return running->missing(process_set, name, ProcessSetEngine::Clock::now() + limit);
 }
 
-// Returns the rank (-1 if the launcher does not tell) and the number of ranks, or nothing if no launcher started
-// several.
-std::optional<std::pair<int, int>> launched(const std::string& python_prefix) {
-  const auto launcher = detect_launcher({environment, python_prefix});
-  if (launcher.kind == LauncherKind::none) return std::nullopt;
-  return std::pair(launcher.rank, launcher.size);
-}
-
 }  // namespace
 
 void bind_groups(py::module_& module) {
   module.def("add_group", &add_group, py::arg("ranks"), py::arg("exchange"), py::arg("timeout_seconds") = 0.0);
   module.def("remove_group", &remove_group, py::arg("group"), py::arg("grace_seconds") = 1.0);
   module.def("missing", &missing, py::arg("process_set"), py::arg("name"), py::arg("limit_seconds"));
-  module.def("launched", &launched, py::arg("python_prefix"));
 }
 
 }  // namespace perseus::bind

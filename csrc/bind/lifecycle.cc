@@ -20,9 +20,12 @@ namespace py = pybind11;
 
 namespace {
 
+// An OwnLauncher of perseus_like/launchers.py: its kind, the rank, the size, the evidence, perseusrun's socket.
+using GivenLauncher = std::tuple<std::string, int, int, std::string, std::string>;
+
 void start(const std::map<std::string, std::string>& settings, const std::string& python_prefix,
-           const std::vector<int>& selection, const std::optional<std::tuple<int, int, py::function>>& rendezvous,
-           int cancel_fd, int lost) {
+           const std::optional<GivenLauncher>& launcher, const std::vector<int>& selection,
+           const std::optional<std::tuple<int, int, py::function>>& rendezvous, int cancel_fd, int lost) {
   std::optional<Rendezvous> met;
   if (rendezvous) {
     met = {std::get<0>(*rendezvous), std::get<1>(*rendezvous), bootstrap_allgather_by(std::get<2>(*rendezvous)),
@@ -33,6 +36,10 @@ void start(const std::map<std::string, std::string>& settings, const std::string
   BootstrapOptions options;
   options.environment.lookup = environment;
   options.environment.python_prefix = python_prefix;
+  if (launcher) {
+    const auto& [kind, rank, size, evidence, socket] = *launcher;
+    options.launcher = {launcher_kind(kind), rank, size, evidence, socket};
+  }
   options.mpi_library = config.mpi_library;
   options.mpi_threads = config.mpi_threads;
   options.streams = config.streams;
@@ -64,8 +71,9 @@ void finalize_at_exit() {
 }  // namespace
 
 void bind_lifecycle(py::module_& module) {
-  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("selection") = std::vector<int>(),
-             py::arg("rendezvous") = py::none(), py::arg("cancel_fd") = -1, py::arg("lost") = -1);
+  module.def("start", &start, py::arg("settings"), py::arg("python_prefix"), py::arg("launcher") = py::none(),
+             py::arg("selection") = std::vector<int>(), py::arg("rendezvous") = py::none(), py::arg("cancel_fd") = -1,
+             py::arg("lost") = -1);
   module.def("stop", &stop);
   module.def("finalize_at_exit", &finalize_at_exit);
   module.def("was_cut_off", &was_session_cut_off);

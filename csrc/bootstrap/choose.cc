@@ -1,6 +1,5 @@
 #include "bootstrap/choose.h"
 
-#include "base/error.h"
 #include "bootstrap/local.h"
 #include "bootstrap/mpi.h"
 #include "bootstrap/selection.h"
@@ -8,20 +7,9 @@
 namespace perseus {
 namespace {
 
-// Throws if srun has started the tasks without a PMI, because every MPI then sees a world of one rank.
-void require_pmi(const Launcher& launcher, const LauncherEnvironment& environment) {
-  if (launcher.kind != LauncherKind::slurm) return;
-  if (environment.get("PMI_SIZE") || environment.get("PMI_FD") || environment.get("PMIX_RANK")) return;
-  if (environment.get("I_MPI_PMI_LIBRARY")) return;  // Slurm's own PMI-1 needs no variables
-  throw Error(ErrorKind::unavailable,
-              "srun started " + std::to_string(launcher.size) + " tasks (" + launcher.evidence +
-                  ") without a PMI, so that they cannot find each other. Start with `srun --mpi=pmix` (Open MPI), "
-                  "`srun --mpi=pmi2` (MPICH, Intel MPI), or with mpirun or perseusrun inside the allocation.");
-}
-
-std::unique_ptr<Bootstrap> make_mpi(const Launcher& launcher, const BootstrapOptions& options) {
+std::unique_ptr<Bootstrap> make_mpi(const BootstrapOptions& options) {
   auto job = mpi_job(options);
-  job.launcher = launcher;
+  job.launcher = options.launcher;
   return make_mpi_bootstrap(job);
 }
 
@@ -41,9 +29,9 @@ MpiJob mpi_job(const BootstrapOptions& options) {
 
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
   if (options.rendezvous) return std::make_unique<StoreBootstrap>(*options.rendezvous);
-  const auto launcher = detect_launcher(options.environment);
+  const auto& launcher = options.launcher;
   // If the user's program has initialized MPI, its world is the job, regardless of the launcher.
-  if (running_mpi_size() > 1) return make_mpi(launcher, options);
+  if (running_mpi_size() > 1) return make_mpi(options);
   if (launcher.size == 1 || launcher.kind == LauncherKind::none) {
     if (!options.selection.empty()) rank_in_selection(options.selection, 0, 1);
     return std::make_unique<SingleBootstrap>();
@@ -58,8 +46,7 @@ std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
     job.start_timeout = options.start_timeout;
     return std::make_unique<LocalBootstrap>(job);
   }
-  require_pmi(launcher, options.environment);
-  return make_mpi(launcher, options);
+  return make_mpi(options);
 }
 
 }  // namespace perseus

@@ -16,6 +16,7 @@ namespace perseus {
 
 struct BootstrapOptions {
   LauncherEnvironment environment;
+  Launcher launcher;
   std::string mpi_library;  // empty: search for it
   bool mpi_threads = true;  // request MPI_THREAD_MULTIPLE
   int streams = 1;          // see MpiJob

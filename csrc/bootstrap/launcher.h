@@ -1,4 +1,4 @@
-// Detects the launcher of this process by the environment variables that each launcher sets.
+// The launcher that has started this process. perseus_like/launchers.py recognises it by its variables.
 #pragma once
 
 #include <functional>
@@ -35,10 +35,10 @@ struct Launcher {
   bool is_mpi() const { return kind != LauncherKind::none && kind != LauncherKind::perseusrun; }
 };
 
+// Returns the launcher with this name in the list above. Throws Error(invalid_argument) if there is none.
+LauncherKind launcher_kind(std::string_view kind);
+
 // Returns the name for texts, such as "MPICH's mpirun".
 std::string_view name_of(LauncherKind kind);
-
-// Throws Error(invalid_argument) if the variables contradict one another.
-Launcher detect_launcher(const LauncherEnvironment& environment);
 
 }  // namespace perseus

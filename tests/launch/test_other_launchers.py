@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launchers import LAUNCHERS, Launcher
 from tests.job import LIMIT_SECONDS, Start
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
@@ -343,12 +342,3 @@ hvd.barrier()
         variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
         ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
     assert [rank.returncode for rank in ranks] == [0, 0], ranks
-
-
-@pytest.mark.parametrize("launcher", [each for each in LAUNCHERS if each.is_of_core], ids=lambda each: each.rank)
-def test_the_core_knows_its_launchers(launcher: Launcher, tmp_path: Path) -> None:
-    variables = {launcher.rank: "1", **dict.fromkeys(launcher.also, "1")}
-    if launcher.size:
-        variables[launcher.size] = "2"
-    done = python("from perseus_like.launchers import launched; print(launched())", tmp_path, variables)
-    assert done.stdout == f"(1, {2 if launcher.size else -1})\n", done.stderr

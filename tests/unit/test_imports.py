@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "trace": ("system",),
     "names": ("errors",),
     "compression": ("tables", "tensor"),
-    "session": ("errors", "protocol"),
+    "session": ("errors", "launchers", "protocol"),
     "handle": ("session",),
     "shared_memory": ("errors", "session"),
     "process_sets": ("session",),
@@ -68,8 +68,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "partial_sums": ("collectives", "handle", "objects", "tensor"),
     "elastic": ("errors", "objects", "partial_sums", "protocol", "session", "variables"),
     "tcp_rendezvous": ("errors", "protocol"),
-    "launchers": ("errors", "session", "tcp_rendezvous"),
-    "basics": ("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
+    "launchers": ("errors", "tcp_rendezvous"),
+    "start": ("errors", "launchers", "session", "tcp_rendezvous"),
+    "basics": (
+        *("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
+        "start",
+    ),
     "launch": ("elastic", "errors", "names", "protocol", "system"),
     "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
     "common_api": ("basics", "errors", "process_set_registration", "process_sets"),
@@ -286,9 +290,10 @@ def test_only_these_files_read_the_environment() -> None:
     readers = [path for path in sources() if re.search(r"\bgetenv\b", path.read_text())]
     assert [path.relative_to(CSRC).as_posix() for path in readers] in ([], ["base/config.cc"])
     # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, the module that
-    # torch loads in every process, and the one that respects the C library's own variables.
+    # torch loads in every process, the one that respects the C library's own variables, and one with a setting that a
+    # program may change at any time.
     allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload", "heap.py"}
-    allowed |= {"launchers.py", "gradient_watch.py"}  # the second: a setting that a program may change at any time
+    allowed |= {"launchers.py", "start.py", "gradient_watch.py"}
     for path in [*python_files("perseus_like"), *python_files("adapters")]:
         if not allowed & set(path.parts):
             assert not re.search(r"os\.environ|getenv", path.read_text()), path

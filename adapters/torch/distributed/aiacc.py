@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from perseus_like import basics
+from perseus_like.launchers import is_launched
 from perseus_like.session import session
 
 from .. import functions
@@ -20,7 +20,7 @@ _early: list[Any] = []  # the group that get_rank() or a similar function made b
 
 def use_perseus() -> bool:
     """Returns whether ranks communicate through this project: a launcher started them, or a session runs."""
-    return session.is_running() or _launched() or dist.is_torchelastic_launched()
+    return session.is_running() or is_launched() or dist.is_torchelastic_launched()
 
 
 def init_process_group(
@@ -41,11 +41,11 @@ def init_process_group(
         return
     if backend not in (None, "perseus"):
         _log.info("init_process_group(%r): perseus is used in its place", backend)
-    if _launched():
+    if is_launched():
         basics.init()
     if timeout is not None:  # torch 2.1 refuses None
         options["timeout"] = timeout
-    if not _launched() and not dist.is_torchelastic_launched():
+    if not is_launched() and not dist.is_torchelastic_launched():
         options |= {"init_method": init_method, "world_size": world_size, "rank": rank, "store": store}
     dist.init_process_group("perseus", **options)
 
@@ -70,10 +70,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     """Copies the root's state and options to the optimizers of all ranks, as perseus_like.torch's function does."""
     _join()
     functions.broadcast_optimizer_state(optimizer, root_rank, model)
-
-
-def _launched() -> bool:
-    return session.core.launched(sys.prefix) is not None
 
 
 def _join() -> bool:

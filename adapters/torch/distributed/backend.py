@@ -84,7 +84,8 @@ def _start_session(rendezvous: StoreRendezvous, rank: int, size: int) -> None:
     """Uses the running session, or starts one by the launcher or by the store. All ranks choose the same."""
     core = session.core
     running = [core.rank(), core.size()] if session.is_running() else None
-    mine = {"running": running, "launched": launched()}
+    launcher = launched()
+    mine = {"running": running, "launched": launcher and [launcher.rank, launcher.size]}
     states = [json.loads(each) for each in rendezvous(json.dumps(mine).encode())]
     have = [each["running"] for each in states]
     without = [number for number, each in enumerate(have) if each is None]

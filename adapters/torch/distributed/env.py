@@ -6,7 +6,6 @@ import atexit
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.distributed.distributed_c10d import Store
 
 from perseus_like import launchers
 from perseus_like.session import session
+from perseus_like.start import start
 from perseus_like.system import temporary_folder
 
 from ..old_arguments import pinning_notes
@@ -35,9 +35,9 @@ def rendezvous(
     Yields the store, the rank and the number of ranks. Ranks exchange the store's address through the core. Without a
     launcher, `original` (torch's handler) runs.
     """
-    if session.core.launched(sys.prefix) is None:
-        return original(url, timeout=timeout, **options)
-    return _launched(url, timeout)
+    if launchers.is_launched():
+        return _launched(url, timeout)
+    return original(url, timeout=timeout, **options)
 
 
 def export_world() -> None:
@@ -87,7 +87,7 @@ def _free_port() -> int:
 
 
 def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
-    launchers.start("torch.distributed")
+    start("torch.distributed")
     rank, size = int(session.core.rank()), int(session.core.size())
     query = dict(parse_qsl(urlparse(url).query))
     if int(query.get("rank", rank)) != rank or int(query.get("world_size", size)) != size:

@@ -71,7 +71,7 @@ def _say(text: str) -> None:
 
 
 def _rank() -> int:
-    from perseus_like.session import session
+    from perseus_like import launchers
 
-    found = session.core.launched(sys.prefix)
-    return 0 if found is None else found[0]
+    launcher = launchers.own()
+    return 0 if launcher is None else launcher.rank

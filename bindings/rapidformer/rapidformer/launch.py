@@ -23,12 +23,12 @@ def launched() -> int | None:
     """Returns the number of processes if a launcher started this one, else None."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return int(os.environ["WORLD_SIZE"])
-    from perseus_like.session import session
+    from perseus_like import launchers
 
-    found = session.core.launched(sys.prefix)
-    if found is None:
-        return None
-    return int(found[1]) if found[1] > 0 else _size_by_starting()
+    launcher = launchers.own()
+    if launcher is not None and launcher.size > 0:
+        return launcher.size
+    return _size_by_starting() if launchers.is_launched() else None
 
 
 def _size_by_starting() -> int:
