@@ -44,6 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "trace": ("system",),
     "names": ("errors",),
     "compression": ("tables", "tensor"),
+    "tcp_rendezvous": ("errors", "protocol"),
+    "launchers": ("errors", "tcp_rendezvous"),
     "session": ("errors", "launchers", "protocol"),
     "handle": ("session",),
     "shared_memory": ("errors", "session"),
@@ -67,8 +69,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "variables": ("collectives", "errors", "handle", "objects", "process_sets", "session", "tensor"),
     "partial_sums": ("collectives", "handle", "objects", "tensor"),
     "elastic": ("errors", "objects", "partial_sums", "protocol", "session", "variables"),
-    "tcp_rendezvous": ("errors", "protocol"),
-    "launchers": ("errors", "tcp_rendezvous"),
     "start": ("errors", "launchers", "session", "tcp_rendezvous"),
     "basics": (
         *("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
