@@ -1,6 +1,6 @@
 # `make demo`, `test`, `test-all`, `dev`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
 # `test-restarts`, `test-oneccl`, `test-debian`, `test-arm64`, `test-recipes`, `matrix`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
-# `build`, `wheels`, `fifteen-minutes`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `build`, `wheels`, `rehearse`, `fifteen-minutes`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -91,7 +91,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md docs/write_d
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport fifteen-minutes docs clean
+.PHONY: all build wheels wheels-again rehearse test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport fifteen-minutes docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -202,6 +202,10 @@ wheels-again: wheels
 	rm -rf build/again
 	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/build/again/cache $(WHEELS) wheels/build.py --to build/again/dist --work build/again/work $(WHEELS_ARGS)
 	for file in dist/*; do cmp $$file build/again/dist/$${file##*/} || exit 1; done
+
+# README's commands in new roots of Debian, with the wheels. REHEARSE_ARGS="--releases trixie --frameworks numpy" chooses some.
+rehearse: wheels
+	$(PYTHON) release/rehearse.py dist $(REHEARSE_ARGS)
 
 # The C++ tests and a job of two ranks on arm64, which qemu-user emulates. ARM64_ARGS="--filter 'Kernel*'" chooses C++ tests.
 test-arm64: .venv-wheels/stamp $(STAMPS)/package

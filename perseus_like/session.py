@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -75,7 +77,8 @@ class Session:
                 self._holders.add(holder)
                 return False
             launcher = None if rendezvous else launchers.own()
-            core.start(settings, sys.prefix, launcher, list(selection), rendezvous, cancel_fd, lost)
+            with _ended_by_ctrl_c():
+                core.start(settings, sys.prefix, launcher, list(selection), rendezvous, cancel_fd, lost)
             self._holders = {holder}
             self._process = os.getpid()
             self.generation += 1
@@ -141,6 +144,20 @@ class Session:
         self._failing = True
         if self.is_running():
             self.core.mark_failing()
+
+
+@contextlib.contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Lets Ctrl-C end a process that waits for other ranks, where Python would raise KeyboardInterrupt afterwards only."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler or _is_interactive():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _has_only_lost_another(error: BaseException | None) -> bool:

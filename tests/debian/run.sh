@@ -3,13 +3,15 @@
 # The clone belongs to a user who is not root, in a folder made by debootstrap. Needs root, debootstrap and git.
 # The clone gets the settings of pip and of proxies in the environment. Its pip trusts the certificate authorities that
 # this machine trusts.
+# With DEBIAN_FILES=FOLDER, the command runs in a copy of that folder in place of a clone; DEBIAN_PACKAGES are the
+# packages of a new root.
 set -eu
 release=${1:?usage: tests/debian/run.sh stable|testing [COMMAND]}
 command=${2:-make demo && make test}
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${DEBIAN_FOLDER:-/var/tmp/perseus_like-debian}/$release
 # README names Debian's packages in one line.
-packages=$(sed -n 's/.*`apt install \(python3[^`]*\)`.*/\1/p' "$sources/README.md")
+packages=${DEBIAN_PACKAGES:-$(sed -n 's/.*`apt install \(python3[^`]*\)`.*/\1/p' "$sources/README.md")}
 
 if [ ! -e "$folder/etc/complete" ]; then
   debootstrap --variant=minbase --include="$(echo $packages | tr ' ' ',')" \
@@ -19,11 +21,15 @@ if [ ! -e "$folder/etc/complete" ]; then
 fi
 
 clone=$folder/home/user/perseus_like
-git="git -c safe.directory=*"
-[ -d "$clone/.git" ] || $git clone --quiet --no-checkout "$sources" "$clone"
-$git -C "$clone" fetch --quiet "$sources" HEAD
-$git -C "$clone" update-index -q --refresh || true # files that only changed their owner are not written again
-$git -C "$clone" reset --quiet --hard FETCH_HEAD
+if [ -n "${DEBIAN_FILES:-}" ]; then
+  rm -rf "$clone" && cp -r "$DEBIAN_FILES" "$clone" && chmod 755 "$clone"
+else
+  git="git -c safe.directory=*"
+  [ -d "$clone/.git" ] || $git clone --quiet --no-checkout "$sources" "$clone"
+  $git -C "$clone" fetch --quiet "$sources" HEAD
+  $git -C "$clone" update-index -q --refresh || true # files that only changed their owner are not written again
+  $git -C "$clone" reset --quiet --hard FETCH_HEAD
+fi
 chroot "$folder" chown -R user:user /home/user
 
 set -- PATH=/usr/local/bin:/usr/bin:/bin HOME=/home/user USER=user LANG=C.UTF-8

@@ -321,6 +321,24 @@ ENDS = {
     "at once": ("os._exit(7)", 7),
     "signal": ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
 }
+# Rank 0 kills the process of mpirun that has started its parent, and then both ranks wait without end.
+KILL_THE_DAEMON = """
+import os, signal
+from pathlib import Path
+if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "0":
+    daemon = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(daemon, signal.SIGKILL)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_the_end_of_mpiruns_daemon_ends_the_job(perseusrun: Perseusrun) -> None:
+    result = perseusrun("--mpi", "-np", "2", sys.executable, "-c", KILL_THE_DAEMON)
+    assert result.returncode != 0
+    assert "on this host was killed" in result.stderr or "mpirun was killed" in result.stderr, result.stderr
+
+
 # Ends that do not reach the functions at exit are noticed by the mpirun itself.
 fast_or_slow = [how if how in {"exception", "code"} else pytest.param(how, marks=pytest.mark.slow) for how in ENDS]
 

@@ -83,6 +83,39 @@ def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: 
     assert all(ends(pid) for pid in ranks)
 
 
+STARTING = """
+import os, signal, sys, threading
+import perseus_like.numpy as hvd
+
+def say_ready():
+    os.write(1, f"ready {os.getpid()}\\n".encode())  # in one piece, so that mpirun keeps the line together
+
+def say_when_main_waits():
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "start":
+        pass
+    say_ready()
+
+if "0" in map(os.environ.get, ("PERSEUS_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
+    threading.Thread(target=say_when_main_waits, daemon=True).start()
+    hvd.init()
+say_ready()
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--mpi"]], ids=["one host", "mpirun"])
+def test_an_interrupt_ends_a_rank_that_waits_for_others_to_start(
+    options: list[str], launched: Launched, lines_of: LinesOf, ends: Ends
+) -> None:
+    if options and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    job = launched(*options, "-np", "2", "--stop-timeout", "1000", sys.executable, "-c", STARTING)
+    ranks = pids(lines_of(job, 2))
+    job.send_signal(signal.SIGINT)
+    assert job.wait(LIMIT_SECONDS) == 130
+    assert all(ends(pid) for pid in ranks)
+
+
 def test_user_signals_are_forwarded_and_the_job_continues(
     launched: Launched, script: Script, lines_of: LinesOf
 ) -> None:

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -54,6 +54,8 @@ SHUTDOWN = b"."
 PAUSE, CONTINUE, QUIT = b"p", b"c", b"q"
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
+# A daemon that ends the job signals the ranks before it ends.
+_DAEMON_GRACE_SECONDS = 0.5
 # A connection to perseusrun that fails is tried again, since other processes may keep its port busy for a while.
 _CONNECT_ROUNDS = 60
 _ROUND_SECONDS = 1.0
@@ -69,6 +71,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 
 def main(tag: str, encoded: str) -> int:
     """Runs the command. Returns its exit code, or 128 + signal if it was killed."""
+    mpirun = _Starter()
     _enter_own_session()
     libc = ctypes.CDLL(None)
     parent = os.getpid()
@@ -103,7 +106,9 @@ def main(tag: str, encoded: str) -> int:
 
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
-    if not _wait(process, heartbeat):
+    if not _wait(process, heartbeat, mpirun):
+        if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
+            heartbeat.report(_report(tag, "ended 1", f"was ended, because its {mpirun.name} on this host was killed"))
         _end(process)
         end_daemons_later(0.0)
         return 1
@@ -137,10 +142,19 @@ def _enter_own_session() -> None:
             os.setsid()
 
 
-def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat) -> bool:
-    """Waits for the rank's end; returns False if perseusrun was lost before."""
-    descriptor = os.pidfd_open(process.pid)
-    has_ended = heartbeat.poll(descriptor, lambda command: _obey(process, command))
+class _Starter:
+    """The process of mpirun that has started this one: a daemon, or mpirun itself."""
+
+    def __init__(self) -> None:
+        pid = os.getppid()
+        self.name = Path(f"/proc/{pid}/comm").read_text().strip()
+        self.descriptor = os.pidfd_open(pid)
+
+
+def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat, mpirun: _Starter) -> bool:
+    """Waits for the rank's end; returns False if perseusrun or mpirun's process on this host was lost before."""
+    rank = os.pidfd_open(process.pid)
+    has_ended = heartbeat.poll((rank, mpirun.descriptor), lambda command: _obey(process, command)) == rank
     if has_ended:
         process.wait()
     return has_ended
@@ -201,23 +215,22 @@ class Heartbeat:
         self._next_round = 0.0
         self._connect()
 
-    def poll(self, descriptor: int, obey: Callable[[bytes], None]) -> bool:
-        """Serves the connection until `descriptor` can be read (True), or perseusrun is lost (False).
+    def poll(self, descriptors: Sequence[int], obey: Callable[[bytes], None]) -> int | None:
+        """Serves the connection until one of these can be read, the first of which it returns, or perseusrun is lost.
 
         `obey` is called with each command of perseusrun.
         """
         while not self.is_lost:
             waiting = select.poll()
-            waiting.register(descriptor, select.POLLIN)
-            for other, events in self._entries():
-                waiting.register(other, events)
-            for ready, _ in waiting.poll(self._milliseconds_to_wait()):
-                if ready == descriptor:
-                    return True
+            for each, events in [*((each, select.POLLIN) for each in descriptors), *self._entries()]:
+                waiting.register(each, events)
+            for ready, _ in waiting.poll(self._milliseconds_to_wait()):  # in the order of their registration
+                if ready in descriptors:
+                    return ready
                 for command in self._serve(ready):
                     obey(command)
             self._connect()
-        return False
+        return None
 
     def report(self, line: bytes) -> None:
         """Sends a status line. An mpirun that ends the job may drop what this process has written to stderr."""
