@@ -148,7 +148,7 @@ class Session:
 
 @contextlib.contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Lets Ctrl-C end a process that waits for other ranks, where Python would raise KeyboardInterrupt afterwards only."""
+    """Lets Ctrl-C end a process that waits for other ranks. Python would raise KeyboardInterrupt afterwards only."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler or _is_interactive():
         yield

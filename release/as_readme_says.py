@@ -2,8 +2,8 @@
 
     python3 as_readme_says.py VERSION [torch] [tensorflow] [numpy]
 
-Runs in a folder with the programs with_torch.py, with_tensorflow.py and with_numpy.py. pip finds the release by PIP_EXTRA_INDEX_URL.
-Needs Python's standard library alone. Prints a line for each framework; the exit code is 1 if one of them failed.
+Runs in a folder with the programs with_torch.py, with_tensorflow.py and with_numpy.py. pip finds the release by
+PIP_EXTRA_INDEX_URL. Needs Python's standard library alone. Prints a line for each framework; the exit code is 1 if one of them failed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def trial(framework: str, version: str) -> str:
             return f"FAILED: pip has chosen another release than {version}:\n{installed[:200]}"
         took = f"pip {time.monotonic() - begin:.0f} s"
         begin = time.monotonic()
-        done = run(["perseusrun", "-np", "2", f"with_{framework}.py"], variables, RUN_SECONDS)
+        command = ["perseusrun", "-np", "2", f"with_{framework}.py"]
+        done = run(command, variables, RUN_SECONDS)
         if done.returncode != 0 or EXPECTED[framework] not in done.stdout:
-            return f"FAILED: perseusrun -np 2 with_{framework}.py: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+            return f"FAILED: {' '.join(command)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return f"right ({took}, job {time.monotonic() - begin:.0f} s)"
     finally:
         shutil.rmtree(environment, ignore_errors=True)
