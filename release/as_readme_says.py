@@ -3,7 +3,8 @@
     python3 as_readme_says.py VERSION [torch] [tensorflow] [numpy]
 
 Runs in a folder with the programs with_torch.py, with_tensorflow.py and with_numpy.py. pip finds the release by
-PIP_EXTRA_INDEX_URL. Needs Python's standard library alone. Prints a line for each framework; the exit code is 1 if one of them failed.
+PIP_EXTRA_INDEX_URL. Needs Python's standard library alone. Prints a line for each framework; the exit code is 1 if one
+of them failed.
 """
 
 from __future__ import annotations
