@@ -1,7 +1,7 @@
 """Counts in how many starts the lines of the README are right, by the launcher.
 
-For example, `.venv/bin/python -m tests.hosts.count_starts torchrun-2 srun-1 --starts 20`. This file has no test. ray and
-spark need a Python that has Ray or PySpark beside torch and this library, which --python names.
+For example, `.venv/bin/python -m tests.hosts.count_starts torchrun-2 srun-1 --starts 20`. This file has no test. The
+kinds ray and spark need a Python that has Ray or PySpark beside torch and this library, which --python names.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ for start in range(int(sys.argv[2])):
 def is_right(output: str) -> bool:
     """Returns whether each of two ranks has printed its line once, with a loss that is small."""
     lines = re.findall(r"rank (\d+) of (\d+): loss (\d\.\de[+-]\d+)", output)
-    return sorted(line[:2] for line in lines) == [("0", "2"), ("1", "2")] and all(float(line[2]) < 0.1 for line in lines)
+    return sorted(line[:2] for line in lines) == [("0", "2"), ("1", "2")] and all(
+        float(line[2]) < 0.1 for line in lines
+    )
 
 
 def to_end(
@@ -182,10 +184,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             (Path(name) / "train.py").write_text(PROGRAMS[options.program])
             for output in KINDS[kind](options.python, Path(name), options.starts):
-                if is_right(output):
-                    right += 1
-                else:
-                    print(output[-6000:], flush=True)
+                right += is_right(output)
+                print("right" if is_right(output) else output[-6000:], flush=True)
         seconds = time.monotonic() - begin
         print(f"{kind}, {options.program}: {right} of {options.starts} starts right, {seconds:.0f} s", flush=True)
 
