@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from .network_test_bed import NetworkTestBed
@@ -92,7 +93,7 @@ def is_right(output: str) -> bool:
 
 
 def to_end(
-    command: list[str], folder: Path | None = None, joined: bool = True, **variables: str
+    command: Sequence[object], folder: Path | None = None, joined: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         list(map(str, command)),
@@ -161,10 +162,10 @@ def of_one_driver(text: str, *words: str) -> Callable[[str, Path, int], Iterator
 
 
 KINDS: dict[str, Callable[[str, Path, int], Iterator[str]]] = {
-    "torchrun-1": lambda *arguments: torchrun(1, *arguments),
-    "torchrun-2": lambda *arguments: torchrun(2, *arguments),
-    "srun-1": lambda *arguments: srun(1, *arguments),
-    "srun-2": lambda *arguments: srun(2, *arguments),
+    "torchrun-1": partial(torchrun, 1),
+    "torchrun-2": partial(torchrun, 2),
+    "srun-1": partial(srun, 1),
+    "srun-2": partial(srun, 2),
     "ray": of_one_driver(RAY),
     "spark": of_one_driver(SPARK, "cluster"),
     "spark-local": of_one_driver(SPARK, "local"),

@@ -358,6 +358,25 @@ def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
     assert done.code == 0, done.output
 
 
+def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start) -> None:
+    """tests/launch/test_nesting.py has the same below each mpirun."""
+    done = run_job(
+        2,
+        f"""
+        import os, subprocess, sys
+        import perseus_like.numpy as hvd
+
+        hvd.init()
+        store = {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["PET_MASTER_PORT"]}}
+        variables = {{**os.environ, **store, "RANK": str(1 - hvd.rank()), "WORLD_SIZE": "2"}}
+        child = subprocess.run([sys.executable, "-c", {WITHOUT_TORCH!r}], env=variables, capture_output=True, text=True)
+        assert child.stdout == f"rank {{1 - hvd.rank()}} of 2: [3.0, 3.0, 3.0]\\n" * 3, child.stderr
+        hvd.barrier()
+        """,
+    )
+    assert done.code == 0, done.output
+
+
 def test_a_process_that_a_rank_of_srun_starts_gets_an_error(tmp_path: Path) -> None:
     program = f"""
 import subprocess, sys
