@@ -279,15 +279,20 @@ def require_own_rank() -> None:
 # its store's.
 _VARIABLE = "PERSEUS_STARTED_BY"
 _STORE = ("RANK", "WORLD_SIZE", *_ADDRESS)
+_inherited: dict[str, str] = {}  # the variable as the rank above has set it
 
 
 def mark_rank() -> None:
     """Lets processes that this one starts see that they are no ranks."""
+    above = os.environ.get(_VARIABLE)
+    if above and json.loads(above)[0] != os.getpid():
+        _inherited[_VARIABLE] = above
     os.environ[_VARIABLE] = json.dumps([os.getpid(), session.core.rank(), _identity(), _values(_STORE)])
 
 
 def unmark_rank() -> None:
     os.environ.pop(_VARIABLE, None)
+    os.environ.update(_inherited)
 
 
 def _is_descendant() -> bool:
