@@ -79,3 +79,13 @@ def test_children_of_the_ranks_of_an_mpirun_make_a_world(
     session = "import perseus_like.numpy as hvd; hvd.init()" if has_session else "hvd = None"
     (tmp_path / "parent.py").write_text(PARENT.replace("OWN_SESSION", session))
     check(mpirun(sys.executable, "parent.py"))
+
+
+def test_a_child_inherits_the_store_that_its_rank_sets(to_end: ToEnd, tmp_path: Path) -> None:
+    """perseus_like.torch.run sets torchrun's variables in the ranks of an mpirun."""
+    (tmp_path / "child.py").write_text("import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())")
+    (tmp_path / "parent.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'child.py'])")
+    ranks = [sys.executable, "-m", "perseus_like.torch.run", "parent.py"]
+    done = to_end([Path(sys.executable).with_name("mpirun"), "-np", "2", *ranks], tmp_path, joined=True)
+    assert len(re.findall(r"started by rank \d \(pid ", done.stdout)) == 2, done.stdout
+    assert "size 2" not in done.stdout
