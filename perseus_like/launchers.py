@@ -10,8 +10,9 @@ import os
 import re
 import stat
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import UnavailableError
 from .tcp_rendezvous import Place
@@ -121,6 +122,10 @@ LAUNCHERS = (
         kind="openmpi",
     ),
     TORCHRUN,
+    Launcher(
+        *("a pod of Kubeflow's torch runtime", "PET_NODE_RANK", "PET_NNODES", "an error: use `torchrun`"),
+        remedy="start the program with torchrun, which reads these variables, or the job with perseusrun",
+    ),
     Launcher(
         *("Horovod's launchers", "HOROVOD_RANK", "HOROVOD_SIZE", "an error: use `perseusrun`"),
         remedy="start the job with perseusrun, or with the horovodrun of this library; Horovod's rendezvous is not "
@@ -262,7 +267,7 @@ def number(name: str) -> int:
 def require_own_rank() -> None:
     """Raises UnavailableError in a process that a rank has started, and that has inherited its launcher's variables."""
     if _is_descendant():
-        pid, rank, _ = os.environ[_VARIABLE].split(" ", 2)
+        pid, rank, *_ = _rank_above()
         raise UnavailableError(
             f"init(): this process was started by rank {rank} (pid {pid}) of a job, so it is no rank itself. "
             "Communicate in that rank, start this process with a launcher of its own, such as perseusrun, or set "
@@ -276,47 +281,82 @@ def require_own_rank() -> None:
         )
 
 
-# A rank sets this variable while its session runs: its pid, its rank, and the values of its launcher's variables.
+# A rank sets this variable while its session runs: its pid, its rank, and the values of its launcher's variables and of
+# its store's.
 _VARIABLE = "PERSEUS_STARTED_BY"
+_STORE = ("RANK", "WORLD_SIZE", *_ADDRESS)
+_inherited: dict[str, str] = {}  # the variable as the rank above has set it
 
 
 def mark_rank(rank: int) -> None:
     """Lets processes that this one starts see that they are no ranks."""
-    os.environ[_VARIABLE] = f"{os.getpid()} {rank} {_identity()}"
+    above = os.environ.get(_VARIABLE)
+    if above and json.loads(above)[0] != os.getpid():
+        _inherited[_VARIABLE] = above
+    os.environ[_VARIABLE] = json.dumps([os.getpid(), rank, _identity(), _values(_STORE)])
 
 
 def unmark_rank() -> None:
     os.environ.pop(_VARIABLE, None)
+    os.environ.update(_inherited)
 
 
 def _is_descendant() -> bool:
-    """Returns whether a rank has started this process, without a launcher of its own."""
-    pid, _, rest = os.environ.get(_VARIABLE, "").partition(" ")
-    identity = rest.partition(" ")[2]
-    return pid not in ("", str(os.getpid())) and identity == _identity() != "" and not _has_pmi()
+    """Returns whether a rank has started this process, without a launcher or a store of its own."""
+    rank = _rank_above()
+    return rank is not None and not _has_own_store(rank)
 
 
-def _identity() -> str:
-    """Returns variables in which any two ranks differ. Empty if no launcher has started this process."""
+def _rank_above() -> Any:
+    """Returns the pid and the rank of the rank that has started this process, and the values of its variables.
+
+    None if there is no such rank, or if this process has a launcher of its own.
+    """
+    rank = json.loads(os.environ.get(_VARIABLE, "null"))
+    if rank is None or rank[0] == os.getpid() or _has_pmi():
+        return None
+    return rank if any(rank[2].values()) and rank[2] == _values(rank[2]) else None
+
+
+def _has_own_store(rank: Any) -> bool:
+    """Returns whether the rank that has started this process has given it another store than its own."""
+    store = _values(_STORE)
+    return all(store.values()) and store != rank[3]
+
+
+def _identity() -> dict[str, str | None]:
+    """Returns variables in which any two ranks differ. Their values are None if no launcher has started this process.
+
+    A launcher that a rank starts sets or changes one of them.
+    """
     names = ["PERSEUS_RENDEZVOUS", "PERSEUS_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_RANK"]
+    is_of_core = any(name in os.environ for name in names)
+    names.append("TORCHELASTIC_RUN_ID")
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        names += ["TORCHELASTIC_RUN_ID", "MASTER_PORT", "RANK"]
-    elif not any(name in os.environ for name in names) and (launcher := foreign()):
-        names = [launcher.rank, launcher.size, *launcher.job, "MASTER_PORT"]
-    return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+        names += ["MASTER_PORT", "RANK"]
+    elif not is_of_core and (launcher := foreign()):
+        names += [launcher.rank, launcher.size, *launcher.job, "MASTER_PORT"]
+    return _values(filter(None, names))
+
+
+def _values(names: Iterable[str]) -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in names}
 
 
 def _has_store() -> bool:
     """Returns whether this is a rank of a torchrun, or of a launcher with its variables, below another launcher.
 
-    Then the variables of the other launcher are inherited, and the ranks meet at MASTER_ADDR.
+    Then the variables of the other launcher are inherited, and the ranks meet at MASTER_ADDR. The same holds for a
+    process to which a rank has given a store.
     """
+    if (rank := _rank_above()) is not None and _has_own_store(rank):
+        return True
     if "PERSEUS_RENDEZVOUS" in os.environ or _has_pmi():
         return False
     is_below = "TORCHELASTIC_RUN_ID" in os.environ or _has_lost_pmi()
     # The outer launcher has started one process, for example DeepSpeed's launcher.
     is_below |= any(os.environ.get(name) == "1" for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
-    return is_below and all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", *_ADDRESS))
+    return is_below and all(os.environ.get(name) for name in _STORE)
 
 
 def _has_pmi() -> bool:

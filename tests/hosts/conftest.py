@@ -14,6 +14,7 @@ import pytest
 
 from .links import Links, why_unsupported
 from .network_test_bed import NetworkTestBed
+from .slurm_cluster import Run, slurm_cluster, why_missing
 
 TestBeds = Callable[..., NetworkTestBed]
 OnHosts = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -82,3 +83,22 @@ def reports_of(tmp_path: Path) -> ReportsOf:
         return file.read_text().splitlines() if file.exists() else []
 
     return read
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, to_end: OnHosts) -> Iterator[Run]:
+    """Returns a function that runs a command on the first of two hosts of a Slurm: `slurm("srun", "-n", "4", …)`.
+
+    It skips the test if the machine has no Slurm, or allows no test bed.
+    """
+    if reason := why_missing():
+        pytest.skip(reason)
+    with slurm_cluster(tmp_path, to_end) as run:
+        yield run
+
+
+def with_pmi(slurm: Run, kind: str) -> str:
+    """Returns srun's option for a kind of PMI. Skips the test if this Slurm does not have this kind."""
+    if kind not in slurm("srun", "--mpi=list").stdout.split():
+        pytest.skip(f"this Slurm has no --mpi={kind}")
+    return f"--mpi={kind}"

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.job import wait_until
-
-from .links import why_unsupported
-from .network_test_bed import NetworkTestBed
+from .conftest import with_pmi
+from .slurm_cluster import Run
 
 pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
-
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
-NEEDED = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
-# PATH may lack the folders of Slurm's daemons on a machine that does not run Slurm itself.
-PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-
-CONFIGURATION = """
-ClusterName=testbed
-SlurmctldHost=h1
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-CryptoType=crypto/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SlurmdParameters=config_overrides
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-KillWait=5
-NodeName=h[1-2] CPUs=4 State=UNKNOWN
-PartitionName=all Nodes=h[1-2] Default=YES MaxTime=INFINITE State=UP
-"""
-
-# slurmd needs the machine's control groups, which the /sys of a host in the test bed hides.
-SLURMD = """
-umount /sys
-mkdir "$0"
-mount --rbind /sys/fs/cgroup "$0"
-mount -t sysfs sysfs /sys
-mount --rbind "$0" /sys/fs/cgroup
-exec slurmd -D
-"""
 
 PROGRAM = """
 import numpy as np
@@ -88,64 +42,6 @@ except PeerLostError as error:
     print(f"rank {hvd.rank()} raised {error}\\n", end="", flush=True)
     raise SystemExit(3) from None
 """
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, to_end: ToEnd) -> Iterator[Run]:
-    """Returns a function that runs a command on the first of two hosts, which have four processors each.
-
-    For example: `slurm("srun", "-n", "4", …)`.
-    """
-    missing = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
-    if missing:
-        pytest.skip(f"no Slurm: {', '.join(missing)} not found")
-    if (reason := why_unsupported(None)) is not None:
-        pytest.skip(f"no network-namespace test bed: {reason}")
-    for folder in ("munge", "state", "spool-h1", "spool-h2"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "munge" / "key").write_bytes(os.urandom(1024))
-    (tmp_path / "munge" / "key").chmod(0o400)
-    (tmp_path / "slurm.conf").write_text(CONFIGURATION.format(folder=tmp_path))
-    variables = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "PATH": PATH}
-    log = (tmp_path / "log").open("a")
-    with NetworkTestBed(2) as test_bed, log, contextlib.ExitStack() as stack:
-
-        def daemon(command: list[str]) -> None:
-            started = subprocess.Popen(
-                command,
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-            stack.callback(started.wait)
-            stack.callback(started.terminate)
-
-        place = tmp_path / "munge"
-        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        daemon(["munged", "--foreground", "--force", *[f"--{name}={place / file}" for name, file in files.items()]])
-        daemon(test_bed.command("h1", ["slurmctld", "-D"]))
-        for host in test_bed.hosts:
-            daemon(
-                test_bed.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(tmp_path / f"cgroup-{host}")])
-            )
-        info = test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"])
-        wait_until(lambda: to_end(info, **variables).stdout == "2 idle\n", (tmp_path / "log").read_text)
-
-        def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return to_end(test_bed.command("h1", list(words), tmp_path), joined=True, **variables, **more)
-
-        yield run
-
-
-def with_pmi(slurm: Run, kind: str) -> str:
-    """Returns srun's option for a kind of PMI. Skips the test if this Slurm does not have this kind."""
-    if kind not in slurm("srun", "--mpi=list").stdout.split():
-        pytest.skip(f"this Slurm has no --mpi={kind}")
-    return f"--mpi={kind}"
 
 
 def test_srun_on_two_hosts(slurm: Run) -> None:

@@ -14,12 +14,14 @@ from tests.job import LIMIT_SECONDS, Start
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
 # Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
-# flux-core; Lightning's LSFEnvironment for jsrun; Slurm's plugin mpi/cray_shasta for PALS.
+# flux-core; Lightning's LSFEnvironment for jsrun; Slurm's plugin mpi/cray_shasta for PALS; pkg/constants/constants.go
+# of kubeflow/trainer.
 SEVERAL = {
     "horovod": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"},
     "flux": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "2"},
     "jsrun": {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "1"},
     "pals": {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_NODEID": "0", "PALS_APID": "1"},
+    "kubeflow without torchrun": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0"},
     "torch variables without an address": {"RANK": "0", "WORLD_SIZE": "2"},
     # MPI_Init would abort, because only the rank itself has the connection.
     "a process that a rank of an mpirun has started": {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "99"},
@@ -28,6 +30,7 @@ SEVERAL = {
 ONE = {
     "torchrun of one": {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
     "flux of one": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
+    "a pod of kubeflow alone": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0"},
     # tests/hosts/test_slurm.py has these shells of a real Slurm.
     "a shell of salloc": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"},
     "a shell of sbatch": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
@@ -81,6 +84,33 @@ def test_ranks_that_cannot_meet_get_an_error(launcher: str, tmp_path: Path) -> N
     assert "PERSEUS_ALONE=1" in last
     alone = python(PRINT_SIZE, tmp_path, {**variables, "PERSEUS_ALONE": "1"})
     assert alone.stdout == "size 1\n", alone.stderr
+
+
+# The PMI of these launchers belongs to an MPI that is not here. The sources are Slurm's plugin mpi/cray_shasta, which
+# sets the variables of PALS; flux-shell-cray-pals(1) of flux-coral2; for Spectrum MPI, which is an Open MPI, the page
+# "Environment variables set for MPI applications" of Open MPI.
+PALS = {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_NODEID": "0", "PALS_APID": "1"}
+PALS |= {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_LOCAL_RANK": "0", "PMI_LOCAL_SIZE": "2", "PMI_CONTROL_PORT": "11001"}
+OTHER_PMIS = {
+    "pals": PALS,
+    "srun --mpi=cray_shasta": {**PALS, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+    "flux run -o pmi=cray-pals": {**PALS, "FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"},
+    "jsrun": {
+        "JSM_NAMESPACE_RANK": "0",
+        "JSM_NAMESPACE_SIZE": "2",
+        "PMIX_RANK": "0",
+        "PMIX_NAMESPACE": "1",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": "2",
+    },
+}
+
+
+@pytest.mark.parametrize("launcher", OTHER_PMIS)
+def test_ranks_of_a_pmi_whose_mpi_is_missing_get_an_error(launcher: str, tmp_path: Path) -> None:
+    done = python(PRINT_SIZE, tmp_path, OTHER_PMIS[launcher])
+    assert done.returncode != 0, done.stdout
+    assert "as rank 0 of 2 (" in done.stderr.splitlines()[-1], done.stderr
 
 
 @pytest.mark.parametrize("launcher", ONE)
@@ -321,6 +351,25 @@ def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
         nested = [sys.executable, "-m", "perseus_like.launch", "-np", "2", sys.executable, "-c", {PRINT_SIZE!r}]
         child = subprocess.run(nested, capture_output=True, text=True)
         assert child.stdout.count("size 2") == 2, child.stderr
+        hvd.barrier()
+        """,
+    )
+    assert done.code == 0, done.output
+
+
+def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start) -> None:
+    """tests/launch/test_nesting.py has the same below each mpirun."""
+    done = run_job(
+        2,
+        f"""
+        import os, subprocess, sys
+        import perseus_like.numpy as hvd
+
+        hvd.init()
+        store = {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["PET_MASTER_PORT"]}}
+        variables = {{**os.environ, **store, "RANK": str(1 - hvd.rank()), "WORLD_SIZE": "2"}}
+        child = subprocess.run([sys.executable, "-c", {WITHOUT_TORCH!r}], env=variables, capture_output=True, text=True)
+        assert child.stdout == f"rank {{1 - hvd.rank()}} of 2: [3.0, 3.0, 3.0]\\n" * 3, child.stderr
         hvd.barrier()
         """,
     )

@@ -1,0 +1,77 @@
+"""Checks that launchers below the srun of a real Slurm start ranks that meet: torchrun, accelerate, Lightning."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import with_pmi
+from .slurm_cluster import Run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
+
+TRAIN = """
+import torch
+import perseus_like.torch as hvd
+
+hvd.init()
+total = hvd.allreduce(torch.full((3,), hvd.rank() + 1.0), op=hvd.Sum)
+print(f"rank {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=True)
+"""
+PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
+ON_EACH_HOST = ["-N", "2", "-n", "2"]
+RENDEZVOUS = ["--rdzv-id", "job", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:29500"]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> str:
+    """Returns the file of a Horovod script."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    return "train.py"
+
+
+def check(output: str) -> None:
+    lines = sorted(re.findall(r"rank \d of \d: \[.*?\]", output))
+    assert lines == [f"rank {rank} of 2: [3.0, 3.0, 3.0]" for rank in range(2)], output
+
+
+@pytest.mark.parametrize("pmi", ["none", "pmi2"])
+def test_srun_of_one_torchrun_on_each_host(pmi: str, slurm: Run, train: str) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *RENDEZVOUS]
+    done = slurm("srun", with_pmi(slurm, pmi), *ON_EACH_HOST, *torchrun, train)
+    assert done.returncode == 0, done.stdout
+    check(done.stdout)
+
+
+# accelerate starts several processes on the CPU by an mpirun only; with this option it starts them as torchrun does.
+ACCELERATE = "launch --multi_gpu --mixed_precision no --dynamo_backend no --num_processes 2"
+OF_TWO_HOSTS = "--num_machines 2 --machine_rank $SLURM_NODEID --main_process_ip h1 --main_process_port 29500"
+
+
+@pytest.mark.parametrize("shell", ["salloc", "srun"])
+def test_accelerate_launch_in_an_allocation(
+    shell: str, slurm: Run, train: str, environment: Callable[[str], Path]
+) -> None:
+    accelerate = f"exec {environment('clients')} -m accelerate.commands.accelerate_cli"
+    if shell == "salloc":
+        done = slurm("salloc", "-N", "1", "-n", "2", "sh", "-c", f"{accelerate} {ACCELERATE} --num_machines 1 {train}")
+    else:
+        line = f"{accelerate} {ACCELERATE} {OF_TWO_HOSTS} {train}"
+        done = slurm("srun", "--mpi=none", *ON_EACH_HOST, "sh", "-c", line)
+    assert done.returncode == 0, done.stdout
+    check(done.stdout)
+
+
+def test_lightning_under_srun(slurm: Run, environment: Callable[[str], Path]) -> None:
+    """Lightning's SLURMEnvironment takes ranks and address from Slurm's variables."""
+    program = [str(environment("clients")), str(PROGRAMS / "lightning_ddp.py")]
+    done = slurm("srun", "--mpi=none", "-N", "1", "--ntasks-per-node", "2", *program)
+    assert done.returncode == 0, done.stdout
+    results = re.findall(r"RESULT (perseus of 2 sum [\d.]+)", done.stdout)
+    assert len(results) == 2, done.stdout
+    assert len(set(results)) == 1, done.stdout
