@@ -39,7 +39,7 @@ def need(framework: str) -> None:
         pytest.skip(f"{framework} is not installed")
 
 
-PROGRAMS = [("pytorch_digits.py", "torch")]
+PROGRAMS = [("pytorch_digits.py", "torch"), ("tensorflow_digits.py", "tensorflow"), ("keras_digits.py", "keras")]
 
 
 @pytest.mark.slow
