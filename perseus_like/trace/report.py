@@ -112,7 +112,7 @@ def _tensors(summary: Summary) -> str:
     if any(len(row.tensors) > 1 for row in shown):
         notes.append("+1: one more tensor, which waited at the same times")
     if any(row.tensors == [START_UP] for row in shown):
-        notes.append(f"{START_UP}: all before the first repeated reduction, such as broadcasts")
+        notes.append(f"{START_UP}: all before the first step, such as broadcasts")
     names = [row.tensors[0] for row in shown]
     notes += [f"…{end}: {what}" for end, what in _OWN.items() if any(_is_own(name, end) for name in names)]
     return text + "\n".join(notes) + "\n"

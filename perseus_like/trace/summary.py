@@ -14,7 +14,7 @@ from .units import shortened
 
 Interval = tuple[float, float]
 START_UP = "start-up"
-_REDUCTIONS = ("ALLREDUCE", "ADASUM", "REDUCESCATTER")
+_SET_UP = ("BROADCAST", "ALLGATHER", "BARRIER")  # verbs that are repeated before the first step, too
 _COMPARED = 50  # the collectives of two tensors that are compared
 
 
@@ -69,7 +69,7 @@ class TensorTime:
     waited, or were sent, count once.
     """
 
-    tensors: list[str]  # the largest first; START_UP stands for those before the first repeated reduction
+    tensors: list[str]  # the largest first; START_UP stands for those before the steps
     count: int  # of one tensor
     bytes: int  # of all tensors
     communicating: float  # measured on the first rank that has a file
@@ -166,7 +166,7 @@ def _tensor_times(collectives: Iterable[Collective]) -> list[TensorTime]:
     for collective in sorted(collectives, key=lambda each: each.waits()[0]):
         name = collective.tensor.partition(".noname.")[0] + (".noname.…" if ".noname." in collective.tensor else "")
         by_tensor.setdefault(name, []).append(collective)
-    repeated = [some for some in by_tensor.values() if len(some) > 1 and some[0].verb in _REDUCTIONS]
+    repeated = [some for some in by_tensor.values() if len(some) > 1 and some[0].verb not in _SET_UP]
     begin = min((some[0].waits()[0] for some in repeated), default=0.0)
     start_up = {name: some for name, some in by_tensor.items() if some[-1].waits()[0] < begin}
     times = [_tensor_time([START_UP], list(start_up.values()), count=1)] if start_up else []
