@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import launchers
+from . import launchers, timeline_span
 from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
@@ -221,12 +221,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         >>> hvd.start_timeline("/tmp/timeline.json")
         >>> hvd.stop_timeline()
     """
+    timeline_span.forget()
     session.core.start_timeline(str(file_path), bool(mark_cycles))
 
 
 def stop_timeline() -> None:
     """Ends the timeline that `start_timeline` or HOROVOD_TIMELINE has started. Does nothing without a timeline."""
     session.core.stop_timeline()
+    timeline_span.finish()
 
 
 def mpi_built() -> bool:

@@ -24,7 +24,7 @@ LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
 def documents() -> list[Path]:
-    """Every Markdown file that git knows."""
+    """Every Markdown file that git knows. A symbolic link is not a document of its own."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT,
@@ -32,7 +32,8 @@ def documents() -> list[Path]:
         text=True,
         check=True,
     )
-    return [ROOT / line for line in listed.stdout.splitlines() if not line.startswith(".github/")]
+    found = [ROOT / line for line in listed.stdout.splitlines() if not line.startswith(".github/")]
+    return [page for page in found if not page.is_symlink()]
 
 
 def staged_name(link: str) -> str:

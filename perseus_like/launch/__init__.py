@@ -25,7 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except LaunchError as error:
-        print(f"perseusrun: {error}", file=sys.stderr)
+        from .explain import about, pointer
+
+        section = about(str(error))
+        print(f"perseusrun: {error}" + (f" ({pointer(section)})" if section else ""), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 141  # a shell's exit code for SIGPIPE

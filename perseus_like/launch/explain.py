@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import textwrap
 from dataclasses import dataclass
@@ -72,6 +73,11 @@ def about(text: str, known: list[Section] | None = None) -> Section | None:
         and re.search(".*".join(map(re.escape, section.pieces())), one_line)
     ]
     return max(fitting, key=lambda section: sum(map(len, section.pieces())), default=None)
+
+
+def pointer(section: Section) -> str:
+    """Returns the line that ends an error text about which there is a section."""
+    return f"more about it: perseusrun --explain {shlex.quote(section.word())}"
 
 
 class Explain(argparse.Action):

@@ -6,13 +6,12 @@ When one rank fails, the others soon fail, too, because they have lost it. They 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..protocol.failure_record import FailureRecord
 from .binding import ranges
-from .explain import about
+from .explain import about, pointer
 
 # The traceback of a rank that has failed because of another rank contains this text.
 _BLAME = b"PeerLostError"
@@ -88,7 +87,7 @@ class Witness:
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
         section = about(self.record.error) if self.record else None
         if section and len(section.word()) >= _SHORTEST_WORD:
-            lines.append(f"more about it: perseusrun --explain {shlex.quote(section.word())}")
+            lines.append(pointer(section))
         lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, self.summary())]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
 

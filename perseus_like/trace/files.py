@@ -12,7 +12,7 @@ from typing import Any
 
 Event = dict[str, Any]
 _GIVE = "give a file that --timeline-filename or HOROVOD_TIMELINE has named"
-ABOUT, EPOCH = "perseus_like", "start_time_since_epoch_in_micros"
+ABOUT, EPOCH, INIT = "perseus_like", "start_time_since_epoch_in_micros", "INIT"
 # The types of the parts of an event that are read here.
 _PARTS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "ph"), (str,)),
@@ -45,7 +45,10 @@ class Phase:
 
 @dataclass
 class RankTrace:
-    """The timeline of one rank. Times of events are microseconds after `start`, which is in microseconds since 1970."""
+    """The timeline of one rank. Times of events are microseconds after `start`, which is in microseconds since 1970.
+
+    `before_init`: the seconds from the start of the process to init(); None if the file does not tell.
+    """
 
     path: Path
     rank: int
@@ -54,6 +57,7 @@ class RankTrace:
     start: float
     events: list[Event]
     tracks: dict[int, str] = field(default_factory=dict)
+    before_init: float | None = None
 
     def phases(self) -> list[Phase]:
         """Returns the phases in the order of their ends. A phase without an end lasts until the last event."""
@@ -164,6 +168,8 @@ def _read_one(path: Path) -> list[RankTrace]:
             for event in events:
                 if event.get("name") == "thread_name":
                     trace.tracks[event["tid"]] = event["args"]["name"]
+                elif event.get("name") == INIT:
+                    trace.before_init = float(event["args"]["seconds_before"])
             trace.phases()
             list(trace.ticks())
         except (LookupError, TypeError, ValueError) as error:

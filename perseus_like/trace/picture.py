@@ -9,7 +9,7 @@ from typing import Any
 from ..system import replacing
 from .files import TraceError
 from .summary import Summary, TensorTime
-from .units import shortened, time_unit
+from .units import time_unit
 
 SHOWN = 10
 FORMATS = (".png", ".svg", ".pdf")
@@ -54,6 +54,7 @@ def draw(summary: Summary, path: Path) -> None:
 def _draw_ranks(axes: Any, summary: Summary) -> None:
     labels = [f"rank {rank.rank}" for rank in summary.ranks]
     parts = [
+        ("before init()", "tab:purple", [rank.before_init or 0.0 for rank in summary.ranks]),
         ("computing", "tab:green", [rank.computing for rank in summary.ranks]),
         ("waiting for the slowest rank", "tab:orange", [rank.waiting for rank in summary.ranks]),
         ("communicating, not overlapped", "tab:blue", [rank.exposed for rank in summary.ranks]),
@@ -83,7 +84,7 @@ def _draw_tensors(axes: Any, tensors: Sequence[TensorTime]) -> None:
     scale, unit = time_unit(max(tensor.waited for tensor in tensors))
     places = range(len(tensors))
     axes.barh(places, [scale * tensor.waited for tensor in tensors], color="tab:orange")
-    axes.set_yticks(places, [shortened(tensor.tensor, _LONGEST_NAME) for tensor in tensors])
+    axes.set_yticks(places, [tensor.label(_LONGEST_NAME) for tensor in tensors])
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} that ranks waited for the slowest, sum of all ranks")
     axes.set_title("Tensors with the longest waits")

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .summary import RankTime, Summary
+from .summary import START_UP, RankTime, Summary
 from .units import shortened, size, speed, time
 
 SHOWN = 12
-_LONGEST_NAME = 34  # so that no line has more than 100 columns
+# No line has more than 80 columns.
+_LONGEST_NAME = 28
+_LONGEST_HOST = 8
+# Below this size of a tensor, the time is that of messages, and a speed would say nothing.
+_SMALLEST_WITH_SPEED = 64 << 10
+# Names of the library's own collectives, which go with a training's gradients.
+_OWN = {
+    ".digest": "ranks compare their parameters, once",
+    ".order": "ranks agree on the order of gradients, once",
+    ".changed": "ranks tell each other whether gradients are missing, each step",
+    ".changes": "ranks tell each other which gradients are missing",
+}
 
 
 def render(summary: Summary) -> str:
@@ -19,7 +30,7 @@ def render(summary: Summary) -> str:
             f"The files of {summary.missing} of the job's ranks are missing. The summary has only the times at which "
             "the first rank learned of their submissions.\n"
         )
-    parts += [_slowest(summary), _tensors(summary)]
+    parts += [_communication(summary.ranks), _slowest(summary), _tensors(summary)]
     return "\n".join(part for part in parts if part)
 
 
@@ -34,30 +45,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _ranks(ranks: Sequence[RankTime]) -> str:
-    def share(seconds: float, rank: RankTime) -> str:
-        return f"{time(seconds)} {100 * seconds / rank.total if rank.total else 0:3.0f}%"
-
-    rows = [
-        (
-            _rank(rank.rank, rank.host),
-            time(rank.total),
-            share(rank.computing, rank),
-            share(rank.waiting, rank),
-            share(rank.exposed, rank),
-            share(rank.negotiating, rank),
-            f"{time(rank.communicating)} {100 * rank.overlap:3.0f}%",
+    rows: list[tuple[str, ...]] = []
+    for rank in ranks:
+        parts = (rank.before_init, rank.computing, rank.waiting, rank.exposed, rank.negotiating)
+        rows.append(
+            (_rank(rank.rank, rank.host), *("–" if part is None else time(part) for part in (rank.total, *parts)))
         )
-        for rank in ranks
-    ]
-    head = ("where the time went", "total", "computing", "waiting", "blocked", "negotiating", "sent, overlap")
-    return table(head, rows) + (
-        "waiting: for the slowest rank; blocked: until data was sent;\n"
-        "sent, overlap: all communication, and the part of it for which no thread waited\n"
+        shares = ("" if part is None else f"{100 * part / rank.total if rank.total else 0:.0f}%" for part in parts)
+        rows.append(("", "", *shares))
+    head = ("rank (host)", "total", "before init()", "computing", "waiting", "blocked", "negotiating")
+    return (
+        "Where the time went\n" + table(head, rows) + ("waiting: for the slowest rank; blocked: until data was sent\n")
+    )
+
+
+def _communication(ranks: Sequence[RankTime]) -> str:
+    rows = [(_rank(rank.rank, rank.host), time(rank.communicating), f"{100 * rank.overlap:.0f}%") for rank in ranks]
+    return table(("rank (host)", "all communication", "overlapped"), rows) + (
+        "overlapped: the part during which no thread waited\n"
     )
 
 
 def _rank(rank: int, host: str) -> str:
-    return f"rank {rank} ({shortened(host.partition('.')[0], 10)})" if host else f"rank {rank}"
+    return f"{rank} ({shortened(host.partition('.')[0], _LONGEST_HOST)})" if host else str(rank)
 
 
 def _slowest(summary: Summary) -> str:
@@ -77,20 +87,36 @@ def _slowest(summary: Summary) -> str:
 
 
 def _tensors(summary: Summary) -> str:
+    shown = summary.tensors[:SHOWN]
+    if not shown:
+        return ""
     rows = []
-    for tensor in summary.tensors[:SHOWN]:
-        last = ", ".join(f"{rank} ({count})" for rank, count in tensor.slowest.most_common(1))
+    for row in shown:
+        each = row.bytes / max(1, row.count)
+        has_speed = each >= _SMALLEST_WITH_SPEED and row.communicating > 0 and row.tensors != [START_UP]
         rows.append(
             (
-                shortened(tensor.tensor, _LONGEST_NAME),
-                str(tensor.count),
-                size(tensor.bytes / max(1, tensor.count)),
-                time(tensor.communicating),
-                speed(tensor.bytes / tensor.communicating) if tensor.communicating > 0 else "–",
-                time(tensor.waited),
-                last or "–",
+                row.label(_LONGEST_NAME),
+                str(row.count),
+                size(each),
+                time(row.communicating),
+                speed(row.bytes / row.communicating) if has_speed else "–",
+                time(row.waited),
+                str(row.slowest.most_common(1)[0][0]) if row.slowest else "–",
             )
         )
-    head = ("tensor", "times", "size", "sending", "speed", "waits", "last rank (times)")
+    text = table(("tensor", "times", "size", "sending", "speed", "waits", "last"), rows)
     more = len(summary.tensors) - len(rows)
-    return table(head, rows) + (f"… and {more} more tensors\n" if more > 0 else "") if rows else ""
+    notes = [f"… and {more} more"] if more > 0 else []
+    notes.append("last: the rank for which the others waited most often")
+    if any(len(row.tensors) > 1 for row in shown):
+        notes.append("+1: one more tensor, which waited at the same times")
+    if any(row.tensors == [START_UP] for row in shown):
+        notes.append(f"{START_UP}: all before the first step, such as broadcasts")
+    names = [row.tensors[0] for row in shown]
+    notes += [f"…{end}: {what}" for end, what in _OWN.items() if any(_is_own(name, end) for name in names)]
+    return text + "\n".join(notes) + "\n"
+
+
+def _is_own(name: str, end: str) -> bool:
+    return name.startswith("allreduce.gradients") and name.endswith(end)

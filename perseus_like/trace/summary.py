@@ -1,4 +1,7 @@
-"""The time of a job, divided into computing, waiting for the slowest rank, communicating and negotiating."""
+"""The time of a job, divided into computing, waiting for the slowest rank, communicating and negotiating.
+
+Tensors for which the ranks waited at the same times are one row.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .files import Phase, RankTrace
+from .units import shortened
 
 Interval = tuple[float, float]
+START_UP = "start-up"
+_SET_UP = ("BROADCAST", "ALLGATHER", "BARRIER")  # verbs that are repeated before the first step, too
+_COMPARED = 50  # the collectives of two tensors that are compared
 
 
 @dataclass
@@ -25,14 +32,19 @@ class Collective:
     def slowest(self) -> int:
         return max(self.submitted, key=lambda rank: self.submitted[rank])
 
+    def waits(self) -> Interval:
+        """Returns the times of the first and the last submission."""
+        return min(self.submitted.values()), max(self.submitted.values())
+
 
 @dataclass
 class RankTime:
-    """The seconds of one rank from its first event to its last."""
+    """The seconds of one rank from the start of its process, or else from its first event, to its last event."""
 
     rank: int
     host: str
     total: float
+    before_init: float | None  # None if the file does not tell
     waiting: float  # blocked while another rank had not submitted yet
     exposed: float  # blocked while data was sent
     negotiating: float  # blocked otherwise: negotiation messages, and the queue
@@ -41,7 +53,7 @@ class RankTime:
     @property
     def computing(self) -> float:
         """The rest of the time, in which no thread waited for a collective."""
-        return self.total - self.waiting - self.exposed - self.negotiating
+        return self.total - (self.before_init or 0.0) - self.waiting - self.exposed - self.negotiating
 
     @property
     def overlap(self) -> float:
@@ -51,14 +63,23 @@ class RankTime:
 
 @dataclass
 class TensorTime:
-    """All collectives of one tensor. Seconds are sums over collectives; `waited` is also summed over the ranks."""
+    """All collectives of one tensor, or of tensors that waited together.
 
-    tensor: str
-    count: int = 0
-    bytes: int = 0
-    communicating: float = 0.0  # measured on the first rank that has a file
-    waited: float = 0.0
-    slowest: Counter[int] = field(default_factory=Counter)  # the number of times that each rank was the last to submit
+    Seconds are sums over collectives; `waited` is also summed over the ranks. Times at which several of the tensors
+    waited, or were sent, count once.
+    """
+
+    tensors: list[str]  # the largest first; START_UP stands for those before the steps
+    count: int  # of one tensor
+    bytes: int  # of all tensors
+    communicating: float  # measured on the first rank that has a file
+    waited: float
+    slowest: Counter[int]  # the number of times that each rank was the last to submit
+
+    def label(self, width: int) -> str:
+        """Returns the first tensor's name, and the number of the others, in at most `width` characters."""
+        more = f" +{len(self.tensors) - 1}" if len(self.tensors) > 1 else ""
+        return shortened(self.tensors[0], width - len(more)) + more
 
 
 @dataclass
@@ -133,26 +154,68 @@ def _rank_time(
     for slowest, intervals in late.items():
         caused[slowest] = caused.get(slowest, 0.0) + length(overlap(still, union(intervals)))
     exposed = length(overlap(blocked, moving))
-    times = [time for phase in phases for time in (phase.begin, phase.end)]
-    total = max(times) - min(times) if times else 0.0
+    span = trace.span() or (0.0, 0.0)
+    total = (span[1] - span[0]) / 1e6 + (trace.before_init or 0.0)
     negotiating = length(still) - length(waiting)
-    return RankTime(rank, trace.host, total, length(waiting), exposed, negotiating, length(moving))
+    return RankTime(rank, trace.host, total, trace.before_init, length(waiting), exposed, negotiating, length(moving))
 
 
 def _tensor_times(collectives: Iterable[Collective]) -> list[TensorTime]:
-    times: dict[str, TensorTime] = {}
-    for collective in collectives:
+    """Returns a row for the start-up, if there is one, and a row for each set of tensors that waited together."""
+    by_tensor: dict[str, list[Collective]] = {}
+    for collective in sorted(collectives, key=lambda each: each.waits()[0]):
         name = collective.tensor.partition(".noname.")[0] + (".noname.…" if ".noname." in collective.tensor else "")
-        time = times.setdefault(name, TensorTime(name))
-        first = min(collective.begin)
-        slowest = collective.slowest()
-        time.count += 1
-        time.bytes += collective.bytes
-        time.communicating += collective.end[first] - collective.begin[first]
-        time.waited += sum(collective.submitted[slowest] - at for at in collective.submitted.values())
-        if len(collective.submitted) > 1:
-            time.slowest[slowest] += 1
-    return list(times.values())
+        by_tensor.setdefault(name, []).append(collective)
+    repeated = [some for some in by_tensor.values() if len(some) > 1 and some[0].verb not in _SET_UP]
+    begin = min((some[0].waits()[0] for some in repeated), default=0.0)
+    start_up = {name: some for name, some in by_tensor.items() if some[-1].waits()[0] < begin}
+    times = [_tensor_time([START_UP], list(start_up.values()), count=1)] if start_up else []
+    for row in _waited_together({name: some for name, some in by_tensor.items() if name not in start_up}):
+        names = sorted(row, key=lambda name: -sum(collective.bytes for collective in row[name]))
+        times.append(_tensor_time(names, list(row.values()), len(row[names[0]])))
+    return times
+
+
+def _waited_together(by_tensor: dict[str, list[Collective]]) -> list[dict[str, list[Collective]]]:
+    """Divides tensors into sets whose members have as many collectives and mostly wait at the same times."""
+    rows: list[dict[str, list[Collective]]] = []
+    for name, some in by_tensor.items():
+        for row in rows:
+            first = next(iter(row.values()))
+            if len(first) == len(some) and _share_waits(first, some):
+                row[name] = some
+                break
+        else:
+            rows.append({name: some})
+    return rows
+
+
+def _share_waits(some: Sequence[Collective], others: Sequence[Collective]) -> bool:
+    compared = list(zip(some, others, strict=True))[:_COMPARED]
+    shared = 0
+    for one, other in compared:
+        mine, its = one.waits(), other.waits()
+        both = min(mine[1], its[1]) - max(mine[0], its[0])
+        shared += 2 * both > min(mine[1] - mine[0], its[1] - its[0]) > 0
+    return 2 * shared > len(compared)
+
+
+def _tensor_time(names: list[str], tensors: Sequence[Sequence[Collective]], count: int) -> TensorTime:
+    collectives = [collective for some in tensors for collective in some]
+    first = min(min(collective.begin) for collective in collectives)
+    waits: dict[int, list[Interval]] = {}
+    for collective in collectives:
+        for rank, at in collective.submitted.items():
+            waits.setdefault(rank, []).append((at, collective.waits()[1]))
+    sent = union((each.begin[first], each.end[first]) for each in collectives if first in each.begin)
+    return TensorTime(
+        names,
+        count,
+        sum(collective.bytes for collective in collectives),
+        length(sent),
+        sum(length(union(intervals)) for intervals in waits.values()),
+        Counter(collective.slowest() for collective in collectives if len(collective.submitted) > 1),
+    )
 
 
 # Lists of intervals are sorted and have no overlaps.

@@ -32,3 +32,16 @@ def test_a_monitored_session_learns_and_resumes(run_example: Example, tmp_path: 
     assert short.returncode == 0, short.stderr
     assert accuracy_of(run_example("tensorflow/digits_session.py", "--checkpoints", tmp_path)) >= 93
     assert (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.slow
+def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) -> None:
+    short = ["--channels", 4, "--batch-size", 2, "--image-size", 32, "--batches-per-iteration", 1, "--iterations", 2]
+    done = run_example("tensorflow/synthetic_benchmark.py", *short, "--compression", "bf16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Iter #") == 2
+    each = re.search(r"Img/sec per CPU: ([\d.]+)", done.stdout)
+    total = re.search(r"Total img/sec on 2 CPU\(s\): ([\d.]+)", done.stdout)
+    assert each is not None
+    assert total is not None
+    assert float(total[1]) > float(each[1]) > 0

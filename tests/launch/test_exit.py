@@ -130,7 +130,10 @@ def test_ranks_that_do_not_call_init_may_end_at_any_time(perseusrun: Perseusrun,
 def test_no_such_program(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "no-such-program")
     assert result.returncode == 127
-    assert result.stderr == "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH\n"
+    assert result.stderr == (
+        "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH "
+        "(more about it: perseusrun --explain 'no such program')\n"
+    )
 
 
 @pytest.mark.parametrize("options", [[], ["--mpi"]], ids=["local", "mpirun"])
