@@ -50,7 +50,7 @@ GROUPS = {
     ],
     "keras": [
         *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
-        "test_keras_horovod.py",
+        *["test_keras_horovod.py", "test_keras_asymmetric_ranks.py"],
     ],
 }
 # For these groups, .venv has no framework. They run in the environment of tests/environments/NAME.txt.
