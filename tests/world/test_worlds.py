@@ -41,7 +41,7 @@ GROUPS = {
     ],
     "mxnet": [
         *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
-        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py"],
+        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py", "test_mxnet_asymmetric_ranks.py"],
     ],
     "mxnet-2": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_2.py"],
     "tensorflow": [
