@@ -47,6 +47,7 @@ GROUPS = {
     "tensorflow": [
         *["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
         *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py", "test_tensorflow_shared.py"],
+        "test_tensorflow_asymmetric_ranks.py",
     ],
     "keras": [
         *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
