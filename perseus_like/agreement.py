@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -12,10 +11,11 @@ import numpy as np
 
 from .collectives import Collectives, Op
 from .errors import DisagreementError
-from .handle import HandleEntry
+from .handle import HandleEntry, error_of
 from .objects import allgather_object, first_difference
 from .process_sets import ProcessSet
 from .session import session
+from .system import in_main_thread
 from .tables import Start
 from .tensor import ArrayTensors
 
@@ -47,9 +47,12 @@ class Agreeing:
         sparse: dict[int, int],
         process_set: ProcessSet,
         number: int | None = None,
+        owner: str = "a model",
     ) -> None:
-        """`number`: the number that the ranks have agreed on earlier."""
+        """`number`: what the ranks have agreed on earlier. `owner`: what has the gradients, in error texts."""
         self._name = name
+        self._owner = owner
+        self._number = number
         self._descriptions = list(descriptions)
         self._process_set = process_set
         self._count = len(descriptions)
@@ -64,32 +67,36 @@ class Agreeing:
         """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
         digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
         pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
-        head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "digest")
+        try:
+            head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "step")
+        except DisagreementError:  # other ranks are at a step of an owner that has agreed
+            is_first = self._number is None
+            report_mixture(self._name, self._owner, self._descriptions, is_first, [], self._process_set)
         present = int(head[0])
         sums, squares = head[1 : 1 + self._PIECES], head[1 + self._PIECES :]
         complete = present == self._process_set.size()
         if not np.array_equal(present * squares, sums * sums):
-            raise DisagreementError(
-                self._difference()
-                if complete
-                else "ranks have different parameters to optimize; build the same model on all ranks"
-            )
+            if not complete:
+                raise DisagreementError(
+                    "ranks have different parameters to optimize; build the same model on all ranks"
+                )
+            self._report_difference()
         *body, number = self._reduce(self._body, Op.Max, "order").tolist()
         set_id = self._process_set.require_id()
         _agreed[set_id] = max(_agreed.get(set_id, 0), number + 1)
-        order = [number - 1 for number in body[: self._count] if number > 0]
+        order = [index - 1 for index in body[: self._count] if index > 0]
         sparse = {index: dimensions for index, dimensions in enumerate(body[self._count :]) if dimensions > 0}
         return Agreement(order, sparse, complete, number)
 
     def _reduce(self, values: np.ndarray[Any, Any], op: Op, what: str) -> np.ndarray[Any, Any]:
         return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
 
-    def _difference(self) -> str:
+    def _report_difference(self) -> NoReturn:
         everybody: list[list[str]] = allgather_object(self._descriptions, self._name, self._process_set)
         found = first_difference(everybody, self._process_set)
         if found is None:
-            return "ranks optimize different parameters"
-        return (
+            raise DisagreementError("ranks optimize different parameters")
+        raise DisagreementError(
             f"ranks optimize different parameters: at position {found}; "
             "build the same model and wrap it in the same way on all ranks"
         )
@@ -126,27 +133,50 @@ class ChangeExchange:
         self._announced: frozenset[int] = frozenset()  # what this rank has last said to be frozen
         self._frozen: frozenset[int] = frozenset()
         self._pending: HandleEntry[Any] | None = None
+        self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
 
     def forget(self) -> None:
         """Begins anew, because the ranks or the parameters have changed."""
         self._announced = self._frozen = frozenset()
         self._pending = None
 
-    def send(self, name: str, mine: OwnChanges) -> None:
-        """Tells the others whether this rank has changed something."""
+    def send(self, common_name: OwnerName, mine: OwnChanges) -> None:
+        """Tells the others which owner this rank steps, and whether this rank has changed something.
+
+        All owners use one name, so that ranks that step different ones notice it.
+        """
         is_new = mine.frozen != self._announced
         changed = is_new or mine.misfits or bool(mine.removed or mine.new or mine.error)
-        head = np.array([changed, 1], np.int32)
+        assert common_name.number is not None
+        number = common_name.number + 1
+        head = np.array([changed, 1, number, number * number], np.int64)
         self._pending = _arrays.reduce_in_place(
-            head, Op.Sum, f"{name}.changed", process_set=self._process_set, start=Start.waiter
+            head, Op.Sum, f"{common_name.name}.step", process_set=self._process_set, start=Start.waiter
         )
 
-    def receive(self, name: str, mine: OwnChanges, parameters: int) -> CommonChanges:
-        """Waits for the others. `parameters`: their number. Raises RuntimeError on all ranks if one has an error."""
-        assert self._pending is not None
+    def are_together(self) -> bool:
+        """Waits for the others. Returns False on all ranks if they step different owners."""
         pending, self._pending = self._pending, None
-        changed, present = pending.result().tolist()
-        if not changed:
+        if pending is None:  # they were asked before
+            return True
+        try:
+            self._changed, self._present, numbers, squares = pending.result().tolist()
+        except DisagreementError:  # another rank is at the first step of its owner
+            return False
+        return bool(self._present * squares == numbers * numbers)
+
+    def settle(self) -> None:
+        """Waits for the others if an error has come before `are_together`."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            error_of(pending.result)
+
+    def receive(self, name: str, mine: OwnChanges, parameters: int) -> CommonChanges:
+        """Returns what the ranks did. `parameters`: their number. Raises RuntimeError on all ranks if one has an error.
+
+        Call `are_together` before.
+        """
+        if not self._changed:
             return CommonChanges(self._frozen)
         # Ranks that have joined contribute zeros, so everything is a sum.
         table = np.zeros((3, parameters), np.int32)
@@ -159,19 +189,57 @@ class ChangeExchange:
         misfits, errors = total[-2:].tolist()
         frozen, removed, new = total[:-2].reshape(3, parameters)
         if errors:
-            self._raise(name, mine.error, present)
-        self._announced, self._frozen = mine.frozen, _where(frozen == present)
+            self._raise(name, mine.error)
+        self._announced, self._frozen = mine.frozen, _where(frozen == self._present)
         return CommonChanges(
-            self._frozen, _where(removed == present), _where(removed > 0), tuple(sorted(_where(new > 0))), misfits > 0
+            self._frozen,
+            _where(removed == self._present),
+            _where(removed > 0),
+            tuple(sorted(_where(new > 0))),
+            misfits > 0,
         )
 
-    def _raise(self, name: str, error: str, present: int) -> NoReturn:
-        if present < (self._process_set.size() or 1):
+    def _raise(self, name: str, error: str) -> NoReturn:
+        if self._present < (self._process_set.size() or 1):
             raise RuntimeError(error or "another rank has raised an error about its gradients")
         everybody: list[str] = allgather_object(error, f"{name}.errors", self._process_set)
         ranks = self._process_set.ranks or [0]
         rank, text = next((rank, text) for rank, text in zip(ranks, everybody, strict=True) if text)
         raise RuntimeError(f"rank {rank}: {text}")
+
+
+def report_mixture(
+    name: str,
+    owner: str,
+    descriptions: Sequence[str],
+    is_first: bool,
+    in_flight: Sequence[str],
+    process_set: ProcessSet,
+) -> NoReturn:
+    """Raises DisagreementError. The ranks call it together, because they step different owners of gradients.
+
+    `is_first`: this rank is at the first step of its owner. `in_flight`: the allreduces that it has submitted. Those
+    that other ranks have not submitted fail.
+    """
+    more = f" and {len(descriptions) - 1} more" if len(descriptions) > 1 else ""
+    step = f"{'the first' if is_first else 'a later'} step of {owner} with {', '.join(descriptions[:1])}{more}"
+    everybody: list[tuple[str, list[str], list[str]]] = allgather_object(
+        (step, list(descriptions), list(in_flight)), f"{name}.steps", process_set
+    )
+    others = {each for *_, names in everybody for each in names} - set(in_flight)
+    # The dtype is no gradient's, so the requests fail.
+    started = [
+        _arrays.allreduce(np.zeros(1, np.uint8), Op.Max, each, process_set=process_set) for each in sorted(others)
+    ]
+    for each in started:
+        each.error()
+    ranks = process_set.ranks or [0]
+    steps = ", ".join(f"rank {rank} makes {text}" for rank, (text, *_) in zip(ranks, everybody, strict=True))
+    found = first_difference([theirs for _, theirs, _ in everybody], process_set)
+    raise DisagreementError(
+        f"ranks step different models: {steps}{'' if found is None else f'; at position {found}'}; train the same "
+        "models in the same order on all ranks, and a copy of a model on all ranks or on none"
+    )
 
 
 def _where(flags: np.ndarray[Any, Any]) -> frozenset[int]:
@@ -204,10 +272,22 @@ class OwnerName:
     """
 
     def __init__(self, process_set: ProcessSet) -> None:
+        self._process_set = process_set
         self._in_threads = reserve_name("gradients_of_thread", process_set)
+        self.name = ""
         self.number: int | None = None  # what the ranks have agreed on
+        self.enter_thread()
 
-    @property
-    def name(self) -> str:
-        is_main = threading.current_thread() is threading.main_thread()
-        return "gradients" if is_main else self._in_threads
+    def enter_thread(self) -> None:
+        """Chooses the name for the thread that uses the owner from now on."""
+        self.name = "gradients" if in_main_thread() else self._in_threads
+
+    def meet(self, descriptions: Sequence[str], owner: str = "a model") -> str:
+        """Returns a name for the owner's requests, which no other owner of the process set has. Collective.
+
+        Raises DisagreementError on all ranks if they have different descriptions.
+        """
+        self.enter_thread()
+        agreeing = Agreeing(self.name, descriptions, [], {}, self._process_set, self.number, owner)
+        self.number = agreeing.settle().number
+        return f"{self.name}.{self.number}"

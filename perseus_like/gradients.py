@@ -20,6 +20,7 @@ from .compression import NoneCompressor
 from .process_sets import ProcessSet, global_process_set
 from .protocol.messages import is_elastic
 from .session import session
+from .system import in_main_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
 
@@ -168,11 +169,20 @@ class GradientReducer(ABC):
     A subclass has the operations of its framework.
     """
 
-    def __init__(self, name: str, rules: GradientRules) -> None:
-        """`name` is the prefix of the names of requests. Two reducers that run at once need different names."""
-        self.name = name
+    def __init__(self, name: str, rules: GradientRules, name_in_threads: str = "") -> None:
+        """`name` is the prefix of the names of requests. Reducers may share it, because a call waits for its requests.
+
+        `name_in_threads`: the prefix if the call is not in the main thread. Then other reducers may run at once, and
+        need other names.
+        """
+        self._name = name
+        self._name_in_threads = name_in_threads or name
         self.rules = rules
         self._local: dict[Hashable, Any] = {}  # the variable is kept, so that its id is not reused
+
+    @property
+    def name(self) -> str:
+        return self._name if in_main_thread() else self._name_in_threads
 
     def register_local(self, variable: Any) -> None:
         """Marks a variable as local: its gradient is not reduced; see `scale_local_gradients`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perseus_like import basics
-from perseus_like.agreement import Agreeing, reserve_name
+from perseus_like.agreement import OwnerName
 from perseus_like.collectives import Average, Collectives
 from perseus_like.handle import results_of
 from perseus_like.process_sets import global_process_set
@@ -119,13 +119,12 @@ class DistributedSolver:
 
     def _agree(self) -> None:
         """Raises DisagreementError, with the names of the blobs, if ranks have different nets."""
-        name = reserve_name("net", global_process_set)
         described = [
             f"{layer!r} blob {index} {blob.data.dtype}{list(blob.data.shape)}"
             for layer, index, blob in _blobs(self.solver.net)
         ]
-        Agreeing(name, described, [], {}, global_process_set).settle()
-        self._generation, self._name = session.generation, name
+        self._name = OwnerName(global_process_set).meet(described)
+        self._generation = session.generation
 
 
 class _Stopped(Exception):

@@ -155,8 +155,8 @@ _counts: dict[str, int] = {}
 def reserve_name(wanted: str) -> str:
     """Returns a unique name for one optimizer's gradients: `wanted`, with a number if it was returned before.
 
-    All ranks make their optimizers in the same order. A new session continues the numbers, because traced functions
-    keep their names.
+    Only optimizers that are used in threads need it; ranks make these in the same order. A new session continues the
+    numbers, because traced functions keep their names.
     """
     number = _counts.get(wanted, 0)
     _counts[wanted] = number + 1

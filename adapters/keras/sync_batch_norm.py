@@ -9,6 +9,7 @@ import keras
 from perseus_like.collectives import Sum
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
+from perseus_like.system import in_main_thread
 
 from . import backends
 from .compat.layers import layer_with_moments
@@ -25,7 +26,9 @@ def _moments_of_all_ranks(layer: Any, inputs: Any, mean: Any, variance: Any, mas
     count = math.cast(math.size(inputs) / math.size(mean), "float64")
     if mask is not None:
         count *= backend.mean(math.cast(mask, "float64"))
-    return _of_all_ranks(backend, mean, variance, count, layer.name, ranks)
+    # Ranks may count layers apart. In the main thread layers follow one another, so a name need not tell them apart.
+    name = "sync_batch_norm" if in_main_thread() else f"sync_batch_norm.{layer.name}"
+    return _of_all_ranks(backend, mean, variance, count, name, ranks)
 
 
 class SyncBatchNormalizationImpl(layer_with_moments(_moments_of_all_ranks)):  # type: ignore[misc]
@@ -78,7 +81,8 @@ def _of_all_ranks(backend: Any, mean: Any, variance: Any, count: Any, name: str,
     wide_mean = math.cast(mean, "float64")
     squares = math.cast(variance, "float64") + wide_mean * wide_mean
     sums = math.stack([weighted(wide_mean), weighted(squares), zero + here])
-    totals = backend.framework.allreduce(sums, op=Sum, name=f"sync_batch_norm.{name}", process_set=ranks)
+    with backend.outside_of_scopes():
+        totals = backend.framework.allreduce(sums, op=Sum, name=name, process_set=ranks)
     everywhere = math.maximum(totals[2], 1.0)
     global_mean = totals[0] / everywhere
     global_variance = math.maximum(totals[1] / everywhere - global_mean * global_mean, 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like.agreement import Agreeing, OwnerName
+from perseus_like.agreement import OwnerName
 from perseus_like.buckets import Member, lay_out
 from perseus_like.collectives import Collectives
 from perseus_like.compression import Compressed, is_called, wire_of
@@ -46,7 +46,7 @@ def start_reduction(
 
 
 class GradientBuckets:
-    """The buckets of one trainer. All ranks first use their trainers in the same order.
+    """The buckets of one trainer.
 
     Requests do not depend on the memory of the gradients, which may be shared on one rank and private on another.
     """
@@ -120,10 +120,8 @@ class GradientBuckets:
             f"{parameter.name!r} {np.dtype(gradient.dtype)}{list(gradient.shape)}"
             for parameter, gradient in zip(self._parameters, gradients, strict=True)
         ]
-        name, process_set = self._common_name.name, self._rules.process_set
-        agreement = Agreeing(name, descriptions, [], {}, process_set, self._common_name.number).settle()
-        self._agreed, self._common_name.number = True, agreement.number
-        self._name = f"{name}.{agreement.number}" + (f".{self._prefix}" if self._prefix else "")
+        self._name = self._common_name.meet(descriptions) + (f".{self._prefix}" if self._prefix else "")
+        self._agreed = True
 
 
 def _member_of(gradient: Array) -> Member[str]:

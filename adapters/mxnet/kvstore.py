@@ -14,7 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from perseus_like import basics
-from perseus_like.agreement import reserve_name
+from perseus_like.agreement import OwnerName
 from perseus_like.collectives import Collectives, Max, Sum, barrier
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
@@ -40,6 +40,9 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     Pushed values are summed over the devices of this process and over all ranks, as with MXNet's own `dist_sync`. A
     program that scales gradients divides by the batch of all ranks. Module does so itself (`rescale_grad`).
+
+    gluon's Trainer decides on each rank by itself whether a gradient is stale, as with `dist_sync`. If backward passes
+    of some ranks leave out parameters, use DistributedTrainer, in which all ranks decide alike.
     """
 
     type = NAME
@@ -53,8 +56,8 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         self._wire: DType | None = None
         self._two_bit: TwoBit | None = None
         self._one_by_one = OneByOne()
-        self._generation = session.generation
-        self._name = reserve_name("kvstore", global_process_set)
+        self._generation = -1
+        self._name = ""  # of its requests, once the ranks have agreed
 
     @property
     def rank(self) -> int:
@@ -84,17 +87,17 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
             first = _dense(_as_list(given)[0])
             if each in self._values:
                 raise ValueError(f"init: the key {each!r} has a value already; use push() or broadcast()")
-            stored = first.copy()
-            self._values[each] = broadcast_(stored, 0, f"{self._prefix()}.init.{each}")
+            stored, name = first.copy(), self._name_of(each, first)
+            self._values[each] = broadcast_(stored, 0, f"{name}.init")
             differs = np.array([(stored.asnumpy() != first.asnumpy()).any()], np.uint8)
-            if _arrays.allreduce(differs, Max, f"{self._prefix()}.differs.{each}").result()[0]:
+            if _arrays.allreduce(differs, Max, f"{name}.differs").result()[0]:
                 self._differing.add(each)
 
     def broadcast(self, key: Key | Sequence[Key], value: Any, out: Any, priority: int = 0) -> None:
         """Copies rank 0's `value` into `out` on all ranks, and sets the value of the key."""
         for each, given, targets in _triples(key, value, out):
             stored = _dense(_as_list(given)[0]).copy()
-            broadcast_(stored, 0, f"{self._prefix()}.broadcast.{each}", priority)
+            broadcast_(stored, 0, f"{self._name_of(each, stored)}.broadcast", priority)
             _fill(targets, stored)
             # If the store has an optimizer, `out` are the weights that every step updates, so no second copy is needed.
             self._values[each] = stored if self._updater is None else targets[0]
@@ -189,17 +192,23 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
     def _reduce(self, key: Key, values: list[Array], target: Array, priority: int) -> None:
         """Sums `values` of all devices and ranks into `target`."""
         total = values[0] if len(values) == 1 and values[0].stype == "default" else _sum_of_devices(values)
-        name = f"{self._prefix()}.{key}"
+        name = self._name_of(key, total)
         if self._two_bit is not None and total.dtype.__name__.startswith("float"):
             self._two_bit.reduce(key, total, target, name, priority, self._one_by_one.array_of(key))
         else:
             rest = (1.0, 1.0, global_process_set, priority, self._wire, self._one_by_one.array_of(key))
             reduce("allreduce", [total], [target], Sum, name, *rest)
 
-    def _prefix(self) -> str:
+    def _name_of(self, key: Key, value: Array) -> str:
+        """Returns the name of a key's requests. The ranks agree on the store's name when it is first used.
+
+        Raises DisagreementError, with the keys, if the ranks first use different ones.
+        """
         if self._generation != session.generation:
-            self._generation, self._name = session.generation, reserve_name("kvstore", global_process_set)
-        return self._name
+            first = f"the key {key!r} of a key-value store, {np.dtype(value.dtype)}{list(value.shape)}"
+            self._name = OwnerName(global_process_set).meet([first])
+            self._generation = session.generation
+        return f"{self._name}.{key}"
 
 
 def create(name: str = NAME) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
-from perseus_like.agreement import reserve_name
+from perseus_like.agreement import OwnerName
 from perseus_like.collectives import Average
 from perseus_like.gradients import GradientRules, gradient_rules
 from perseus_like.process_sets import ProcessSet, global_process_set
@@ -107,13 +108,18 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         rules = self._rules
         if not rules.communicates:
             return
-        if self._generation != session.generation:
-            self._generation, self._name = session.generation, reserve_name("optimizer", rules.process_set)
         indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])
+        if self._generation != session.generation:
+            self._name = OwnerName(rules.process_set).meet(list(map(self._describe, indices, gradients)))
+            self._generation = session.generation
         for group in rules.groups_of(indices) or [[position] for position in range(len(indices))]:
             name = f"{self._name}.{indices[group[0]]}"
             members = [gradients[position] for position in group]
             start_reduction(rules, name, members, -group[0], self._one_by_one.array_of(name))
+
+    def _describe(self, index: int, gradient: Array) -> str:
+        name = self.wrapped.idx2name.get(index, index)
+        return f"{name!r} {np.dtype(gradient.dtype)}{list(gradient.shape)}"
 
 
 def _itself(optimizer: Any) -> Any:

@@ -6,6 +6,7 @@ module adds the layer to `mx.gluon.contrib.nn` and `mx.sym.contrib`, as AIACC-Tr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ from .batch_statistics import HOST, OPERATOR, checked_scope
 from .compat.gluon import options_of
 from .compat.parameters import IS_2
 
+_numbers = itertools.count()
 Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
 
 
 class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
     """gluon's BatchNorm over axis 1 with the mean and variance of several ranks' batches while training.
 
-    All ranks make their layers in the same order or with the same names. In evaluation the layer is local.
+    All ranks first train their layers in the same order. In evaluation the layer is local. A layer that is hybridized
+    and evaluated before it is trained needs the same name on all ranks, as gluon gives them.
 
     Args:
         in_channels: the number of channels; 0 for that of the first batch.
@@ -67,6 +70,7 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
         super().__init__(axis=1, momentum=momentum, epsilon=epsilon, **options, **kwargs)
         self._comm_scope = checked_scope(comm_scope)
         self._half = False
+        self._number: int | None = None  # among the layers that have been trained
 
     def cast(self, dtype: Any) -> None:
         self._half = np.dtype(dtype) == np.float16
@@ -88,9 +92,18 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
             given = tuple(each.as_nd_ndarray() for each in given)
         half = self._half if F is mx.sym else x.dtype == np.float16
         options = {name: options_of(self)[name] for name in ("eps", "momentum", "fix_gamma")}
-        terms = _terms(F, *given, half=half, comm_scope=self._comm_scope, key=self.name, **options)
+        terms = _terms(F, *given, half=half, comm_scope=self._comm_scope, key=self._key(), **options)
         result = _added(F, terms, half, "fwd")
         return result.as_np_ndarray() if mx.util.is_np_array() else result
+
+    def _key(self) -> str:
+        """Returns the name of the layer's requests.
+
+        It does not contain gluon's name of a layer in training, because a rank may have made more layers than others.
+        """
+        if self._number is None and mx.autograd.is_training():
+            self._number = next(_numbers)
+        return self.name if self._number is None else f"number_{self._number}"
 
 
 def sync_batch_norm_symbol(

@@ -24,8 +24,15 @@ OPS = (Average, Sum, Adasum)
 class TensorFlowReducer(GradientReducer):
     """The reduction of one tape or optimizer, eagerly and in graphs."""
 
-    def __init__(self, name: str, rules: GradientRules, device_dense: str = "", device_sparse: str = "") -> None:
-        super().__init__(name, rules)
+    def __init__(
+        self,
+        name: str,
+        rules: GradientRules,
+        device_dense: str = "",
+        device_sparse: str = "",
+        name_in_threads: str = "",
+    ) -> None:
+        super().__init__(name, rules, name_in_threads)
         self._devices = (device_dense, device_sparse)
 
     @staticmethod

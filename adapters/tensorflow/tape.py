@@ -73,6 +73,9 @@ def DistributedGradientTape(  # noqa: N802
 ) -> Any:
     """Returns a tape of the same class, with the records of the given one, whose `gradient` reduces over all ranks.
 
+    All ranks call `gradient` of their tapes in the same order, also if several threads call it in turn. Calls of two
+    threads at the same time are an error.
+
     Args:
         gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.
         device_dense: the device on which dense gradients are reduced; "" for the device they are on.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from perseus_like.agreement import reserve_name
+from perseus_like.agreement import ChangeExchange, OwnChanges, OwnerName, report_mixture
 from perseus_like.collectives import Adasum
 from perseus_like.compression import Compressed, is_called, wire_of
 from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
 
 from .autograd import verbs
+
+_OWNER = "DistributedOptimizer with op=Adasum"
 
 
 class DeltaSum:
@@ -21,12 +24,15 @@ class DeltaSum:
     def __init__(self, compression: Any, process_set: ProcessSet) -> None:
         self._compression = compression
         self._process_set = process_set
-        self._name = ""
+        self._generation = -1
+        self._owner: OwnerName | None = None
+        self._name = ""  # of its requests, once the ranks have agreed
+        self._changes = ChangeExchange(process_set)
 
     def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
         """Returns the result of `local_step`. If it or a rank fails, parameters stay as `local_step` left them."""
         named = list(parameters)
-        self._name = self._name or reserve_name("steps", self._process_set)
+        self._meet(named)
         with torch.no_grad():
             starts = [parameter.detach().clone() for _, parameter in named]
         result = local_step()
@@ -39,6 +45,17 @@ class DeltaSum:
                 parameter.copy_(start.add_(delta))
         return result
 
+    def _meet(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Raises DisagreementError on all ranks if they step different optimizers."""
+        if self._owner is None or self._generation != session.generation:
+            self._owner = OwnerName(self._process_set)
+            self._name = self._owner.meet(_described(named), _OWNER)
+            self._generation = session.generation
+            return
+        self._changes.send(self._owner, OwnChanges())
+        if not self._changes.are_together():
+            report_mixture(self._owner.name, _OWNER, _described(named), False, [], self._process_set)
+
     def _send(self, name: str, delta: torch.Tensor) -> Callable[[], torch.Tensor]:
         full, compression = f"{self._name}.{name}", self._compression
         if is_called(compression):
@@ -47,3 +64,7 @@ class DeltaSum:
             return lambda: small.restore([pending.result()])[0]
         wire = wire_of(compression)
         return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result
+
+
+def _described(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+    return [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]

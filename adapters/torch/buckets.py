@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, OwnChanges, OwnerName
+from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, OwnChanges, OwnerName, report_mixture
 from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.compression import is_called, wire_of
-from perseus_like.errors import HorovodInternalError
+from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.gradients import GradientRules
 from perseus_like.handle import error_of
 from perseus_like.process_sets import ProcessSet
@@ -65,6 +65,7 @@ class GradientBuckets:
         self._agreed = False  # all ranks agreed on the layout, and none had joined
         self._bucket_memory = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
+        self._requests: list[str] = []  # the names of those in flight that another rank can make fail
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._watch = GradientWatch(self._parameters)
@@ -97,6 +98,15 @@ class GradientBuckets:
             hook.remove()
         self._hooks.clear()
         self._bucket_memory.clear()
+
+    @property
+    def common_name(self) -> str:
+        """The name under which all owners of a thread meet, one after the other."""
+        return self._common_name.name
+
+    def enter_thread(self) -> None:
+        """Must be called by the program's thread before `synchronize`, which autograd may call in another thread."""
+        self._common_name.enter_thread()
 
     @property
     def owner_name(self) -> str:
@@ -167,8 +177,9 @@ class GradientBuckets:
                     self._agree()
                 self._complete(changes.intact)
                 mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
-                self._changes.send(self._name, mine)  # before the last bucket, for which the thread waits
+                self._changes.send(self._common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
+                self._require_together()
                 self._start_sparse()
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
@@ -180,6 +191,7 @@ class GradientBuckets:
             try:
                 self._wait()
             finally:
+                self._changes.settle()
                 self.passes.reset()
                 self._watch.clear()
         if late:
@@ -234,7 +246,6 @@ class GradientBuckets:
         if not self._watch.has_noted(self._bucket_memory.members(number)):
             self._note_bucket(number)
         rules = self._rules
-        is_last = number + 1 == self._bucket_memory.buckets
         name = f"{self._name}.{number}"
         if self._communicate is not None:
             self._in_flight.append(self._communicate(self._bucket_memory.contents(number)))
@@ -244,6 +255,7 @@ class GradientBuckets:
             gradients = {index: view for index in members if (view := self._bucket_memory.views[index]) is not None}
             self._in_flight.append(send_compressed(name, gradients, rules, self._feedback))
             return
+        waits = self.passes.holds or number + 1 == self._bucket_memory.buckets  # the caller waits for the last one
         pending = verbs.reduce_in_place(
             self._bucket_memory.row(number),
             rules.op,
@@ -252,17 +264,38 @@ class GradientBuckets:
             rules.postscale,
             rules.process_set,
             wire_of(rules.compression),
-            start=Start.call if self.passes.holds or is_last else Start.engine,  # the caller waits for the last one
+            start=Start.waiter if waits else Start.engine,
         )
         self._in_flight.append(pending.result)
+        self._requests.append(name)
+        if waits:
+            self._require_together()
+            error_of(pending.result)
 
     def _wait(self) -> None:
         """Waits for all, then raises the first error. Memory must not change while a bucket is being reduced."""
         in_flight, self._in_flight = self._in_flight, []
+        self._requests.clear()
         with torch.no_grad():
             errors = [error for finish in in_flight if (error := error_of(finish)) is not None]
         if errors:
             raise errors[0]
+
+    def _require_together(self) -> None:
+        """Waits for the flag of changes. Raises DisagreementError on all ranks if they step different owners."""
+        if self._changes.are_together():
+            return
+        descriptions = [self._describe(index) for index in range(len(self._parameters))]
+        requests, name, process_set = list(self._requests), self._common_name.name, self._rules.process_set
+        # No other rank has submitted what a hook or a compression has. It stays in flight.
+        in_flight, self._in_flight = self._in_flight, []
+        try:
+            report_mixture(name, self._owner.name, descriptions, False, requests, process_set)
+        except DisagreementError:
+            if len(requests) == len(in_flight):
+                self._in_flight = in_flight
+                error_of(self._wait)
+            raise
 
     def _on_full(self, number: int) -> None:
         if not is_compiling():
@@ -368,7 +401,9 @@ class GradientBuckets:
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
         process_set = self._rules.process_set
         name, number = self._common_name.name, self._common_name.number
-        agreement = Agreeing(name, descriptions, arrivals, self._sparse_seen, process_set, number).settle()
+        agreement = Agreeing(
+            *(name, descriptions, arrivals, self._sparse_seen, process_set, number, self._owner.name)
+        ).settle()
         self._common_name.number = agreement.number
         self._name = f"{name}.{agreement.number}"
         self._agreed = agreement.complete

@@ -70,6 +70,7 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Blocks until all gradients are reduced. Call it before clipping; see `skip_synchronize`."""
         if self._buckets is not None:
+            self._buckets.enter_thread()
             self._buckets.synchronize(self._all_parameters())
             if isinstance(self, torch.optim.SparseAdam):
                 self._make_sparse()

@@ -41,16 +41,17 @@ GROUPS = {
     ],
     "mxnet": [
         *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
-        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py"],
+        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py", "test_mxnet_asymmetric_ranks.py"],
     ],
     "mxnet-2": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_2.py"],
     "tensorflow": [
         *["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
         *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py", "test_tensorflow_shared.py"],
+        "test_tensorflow_asymmetric_ranks.py",
     ],
     "keras": [
         *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
-        "test_keras_horovod.py",
+        *["test_keras_horovod.py", "test_keras_asymmetric_ranks.py"],
     ],
 }
 # For these groups, .venv has no framework. They run in the environment of tests/environments/NAME.txt.

@@ -31,6 +31,12 @@ def outside_of_functions() -> contextlib.AbstractContextManager[None]:
     return scope
 
 
+def outside_of_scopes() -> contextlib.AbstractContextManager[object]:
+    """Returns a context for requests of layers. Their names do not contain those of models, which ranks count apart."""
+    scope: contextlib.AbstractContextManager[object] = tf.name_scope("")
+    return scope
+
+
 def read(variables: Sequence[Any]) -> list[Any]:
     return plain.read(variables) if tf.executing_eagerly() else list(keras.backend.batch_get_value(list(variables)))
 

@@ -31,6 +31,11 @@ def outside_of_functions() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
+def outside_of_scopes() -> contextlib.AbstractContextManager[None]:
+    """Returns a context for requests of layers. Requests have no scopes on this backend."""
+    return contextlib.nullcontext()
+
+
 def broadcast_global_variables(root_rank: int) -> Any:
     raise UnavailableError(
         "broadcast_global_variables() is for graphs of TensorFlow 1; on Keras' torch backend, pass "

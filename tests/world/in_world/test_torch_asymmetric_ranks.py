@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("two_ranks")
 
 
 def _adasum(model: Any) -> Any:
-    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), op=hvd.Adasum)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Adasum)
 
 
 @pytest.mark.parametrize("wrap", [sgd, _adasum], ids=["Average", "Adasum"])
@@ -66,3 +67,65 @@ def test_a_copy_of_a_wrapped_model_on_one_rank(rank: int, size: int) -> None:
             with torch.no_grad():
                 kept(torch.zeros(1, 6, dtype=torch.float64))
     assert_same_on_all_ranks(model)
+
+
+def _assert_mixture(error: DisagreementError, *words: str) -> None:
+    text = str(error)
+    assert text.startswith("ranks step different models: ")
+    for each in ("DistributedDataParallel", "'0.weight'", *words):
+        assert each in text
+
+
+@pytest.mark.parametrize("copier", [0, -1])
+def test_a_copy_that_one_rank_trains(copier: int, rank: int, size: int) -> None:
+    """All ranks get an error that names the model and the rank, and train on."""
+    model = DistributedDataParallel(build("mlp"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(2):
+        step(model, optimizer, number, rank, size)
+    copier %= size
+    trained = copy.deepcopy(model) if rank == copier else model
+    with pytest.raises(DisagreementError) as caught:
+        step(trained, torch.optim.SGD(trained.parameters(), lr=0.1), 2, rank, size)
+    _assert_mixture(caught.value, f"rank {copier} makes the first step")
+    for number in range(2, 4):
+        step(model, optimizer, number, rank, size)
+        assert_same_on_all_ranks(model)
+
+
+def test_a_model_that_one_rank_wraps_alone(rank: int, size: int) -> None:
+    model = DistributedDataParallel(build("mlp"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(2):
+        step(model, optimizer, number, rank, size)
+
+    def wrap_or_step() -> None:
+        if rank == 0:
+            DistributedDataParallel(build("mlp"))
+        else:
+            step(model, optimizer, 2, rank, size)
+
+    with pytest.raises(DisagreementError) as caught:
+        wrap_or_step()
+    _assert_mixture(caught.value, "rank 1 makes a later step")
+    step(model, optimizer, 2, rank, size)
+    assert_same_on_all_ranks(model)
+
+
+@pytest.mark.parametrize("wrap", [sgd, _adasum], ids=["Average", "Adasum"])
+def test_steps_in_another_order(wrap: Any, rank: int, size: int) -> None:
+    pairs = [(model, wrap(model)) for model in map(build, ["mlp", "recurrent"])]
+    for number in range(2):
+        for model, optimizer in pairs:
+            step(model, optimizer, number, rank, size)
+    with pytest.raises(DisagreementError, match=r"step different models: rank 0 makes a later step of .*'0\.weight'"):
+        step(*pairs[min(rank, 1)], 2, rank, size)
+    for model, optimizer in pairs:
+        step(model, optimizer, 2, rank, size)
+        assert_same_on_all_ranks(model)
+
+
+def test_first_steps_of_adasum_in_another_order(rank: int, size: int) -> None:
+    pairs = [(model, _adasum(model)) for model in map(build, ["mlp", "recurrent"])]
+    with pytest.raises(DisagreementError, match=r"position 0, rank 0 has '0\.weight'.*, rank 1 has 'cells\.weight"):
+        step(*pairs[min(rank, 1)], 0, rank, size)

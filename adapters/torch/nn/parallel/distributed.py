@@ -123,7 +123,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self._reducer = Reducer(trained, frozen, *options)
         if self._comm_hook is not None:
             self._reducer.communicate_by(self._comm_hook)
-        self._replication = Replication(self._reducer.name, self.process_set)
+        self._replication = Replication(self._reducer, self.process_set)
         if init_sync:
             named = [*self._named_parameters(), *self._named_buffers()]
             self._replication.verify(named)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from perseus_like.agreement import reserve_name
 from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
@@ -51,7 +50,6 @@ class Reducer:
         self._number = next(_numbers)
         self._parameters = list(parameters)
         self._frozen = list(frozen)
-        self.name = reserve_name("model", process_set)  # the same on all ranks; no other reducer has it
         self._process_set = process_set
         self._find_unused = find_unused
         self._static_graph = static_graph
@@ -68,6 +66,11 @@ class Reducer:
         self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
         weakref.finalize(self, self._buckets.close)
 
+    @property
+    def name(self) -> str:
+        """The name of requests for which the caller waits. All models of a thread have it."""
+        return self._buckets.common_name
+
     def expect_end(self) -> None:
         """Makes a backward pass that may reach the parameters call `finish` at its end."""
         task = current_backward()
@@ -83,6 +86,7 @@ class Reducer:
 
     def recover(self) -> None:
         """Ends a backward pass that failed, because other ranks may wait for it. Called before a forward pass."""
+        self._buckets.enter_thread()
         if self._is_open and current_backward() == NO_BACKWARD:
             _log.warning("a backward pass failed; the gradients that it has computed are reduced")
             self.finish(failed=True)

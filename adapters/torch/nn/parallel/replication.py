@@ -12,20 +12,20 @@ from perseus_like.handle import results_of
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
-from .reducer import Named
+from .reducer import Named, Reducer
 
 
 class Replication:
     """Knows the ranks but no tensors, because a model's tensors may be replaced."""
 
-    def __init__(self, name: str, process_set: ProcessSet) -> None:
-        self._name = name
+    def __init__(self, reducer: Reducer, process_set: ProcessSet) -> None:
+        self._reducer = reducer
         self._process_set = process_set
 
     def verify(self, named: Sequence[Named]) -> None:
         """Raises the same DisagreementError on all ranks if names, dtypes or shapes differ."""
         described = [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]
-        Agreeing("model", described, [], {}, self._process_set).settle()
+        Agreeing(self._reducer.name, described, [], {}, self._process_set, owner="DistributedDataParallel").settle()
 
     def copy_from_first(self, tensors: Sequence[torch.Tensor]) -> None:
         ranks = self._process_set.ranks
@@ -36,7 +36,9 @@ class Replication:
         """Copies the tensors of `root_rank`, which is a rank in the job, to all ranks."""
         results_of(
             [
-                verbs.broadcast(tensor, root_rank, f"{self._name}.state.{place}", self._process_set, in_place=True)
+                verbs.broadcast(
+                    tensor, root_rank, f"{self._reducer.name}.state.{place}", self._process_set, in_place=True
+                )
                 for place, tensor in enumerate(tensors)
                 if tensor.numel()
             ]
@@ -50,7 +52,7 @@ class Replication:
         `present`: False for a rank that has joined by torch's `Join`, of which the core does not know.
         """
         mine = (self._process_set.rank() or 0) + 1 if present else 0
-        name, group = f"{self._name}.present", self._process_set
+        name, group = f"{self._reducer.name}.present", self._process_set
         highest = verbs.allreduce(torch.tensor([mine]), Max, f"{name}.rank", process_set=group).result()
         is_root = present and int(highest) == mine
         numbers = [tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor.clone() for tensor in tensors]
