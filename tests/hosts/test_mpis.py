@@ -16,7 +16,7 @@ from .conftest import TestBeds
 pytestmark = pytest.mark.packaging
 
 RANKS = 8
-# The limit only ends a hang. docs/decisions/0076-processor-shares-of-ranks.md has the times that the tests take.
+# The limit only ends a hang. docs/decisions/the-launcher.md has the times that the tests take.
 SMOKE = Path(__file__).with_name("smoke.py")
 
 # Options that each MPI's own mpirun needs on a machine with fewer cores than ranks.

@@ -58,7 +58,7 @@ def test_the_public_names_are_listed(data: str) -> None:
 
 
 def test_functions_about_controllers_differ_alike_in_every_module() -> None:
-    """docs/decisions/0020-what-gloo-built-says.md explains these differences."""
+    """docs/decisions/horovods-names.md explains these differences."""
     for name in ("mpi_built", "mpi_enabled", "gloo_built", "gloo_enabled"):
         having = [each for each in modules().values() if name in (*each.works, *each.differs)]
         assert having
