@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from perseus_like import _core
-from perseus_like.launchers import LAUNCHERS
+from perseus_like.launchers import LAUNCHERS, Launcher
 
 PAGE = Path(__file__).with_name("environment.md")
 LAUNCHING = Path(__file__).with_name("launching.md")
@@ -74,12 +74,14 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else "–"
 
 
+def _signs_of(launcher: Launcher) -> str:
+    signs = ", ".join(f"`{name}`" for name in launcher.variables)
+    return signs + (", and " + " or ".join(f"`{name}`" for name in launcher.any_of) if launcher.any_of else "")
+
+
 def with_launchers(page: str) -> str:
     """Returns the page with the table of launchers renewed."""
-    rows = [
-        f"| {launcher.name} | {', '.join(f'`{name}`' for name in launcher.variables)} | {launcher.meet} |\n"
-        for launcher in LAUNCHERS
-    ]
+    rows = [f"| {launcher.name} | {_signs_of(launcher)} | {launcher.meet} |\n" for launcher in LAUNCHERS]
     before, _, after = page.partition(HEAD_OF_LAUNCHERS)
     return before + HEAD_OF_LAUNCHERS + "".join(rows) + re.sub(r"\A(\|.*\n)*", "", after)
 

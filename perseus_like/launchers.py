@@ -49,7 +49,7 @@ class Launcher:
 
 
 class OwnLauncher(NamedTuple):
-    """What a launcher that the core knows has told this process; `_core.start` takes it."""
+    """The rank and the size by a launcher that the core knows. `_core.start` takes it."""
 
     kind: str
     rank: int  # −1: not told

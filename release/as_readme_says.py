@@ -35,7 +35,7 @@ def trial(framework: str, version: str) -> str:
     begin = time.monotonic()
     environment = Path(f"env-{framework}").resolve()
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    # As after `. env/bin/activate`.
+    # The environment is as `activate` makes it.
     variables = {**os.environ, "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
     try:
         done = run(["pip", "install", "--quiet", REQUIREMENTS[framework]], variables, INSTALL_SECONDS)
