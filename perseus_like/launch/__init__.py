@@ -27,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         from .explain import about, pointer
 
-        section = about(str(error))
-        print(f"perseusrun: {error}" + (f" ({pointer(section)})" if section else ""), file=sys.stderr)
+        print(f"perseusrun: {error}", file=sys.stderr)
+        if section := about(str(error)):
+            print(pointer(section), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 141  # a shell's exit code for SIGPIPE

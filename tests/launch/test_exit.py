@@ -131,8 +131,8 @@ def test_no_such_program(perseusrun: Perseusrun) -> None:
     result = perseusrun("-np", "2", "no-such-program")
     assert result.returncode == 127
     assert result.stderr == (
-        "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH "
-        "(more about it: perseusrun --explain 'no such program')\n"
+        "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH\n"
+        "more about it: perseusrun --explain 'no such program'\n"
     )
 
 
@@ -155,7 +155,7 @@ def test_a_script_of_windows(perseusrun: Perseusrun, tmp_path: Path) -> None:
     result = perseusrun("-np", "1", "./program")
     assert result.returncode == 127
     assert "its lines end with CR LF, as on Windows, so that its interpreter would be '/bin/sh\\r'" in result.stderr
-    line = result.stderr.partition("convert the file: ")[2]
+    line = result.stderr.partition("convert the file: ")[2].splitlines()[0]
     subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
     assert perseusrun("-np", "1", "./program").stdout == "[0]<stdout>:a shell\n"
 

@@ -322,7 +322,7 @@ def test_explain_finds_the_section_of_an_error(perseusrun: Perseusrun) -> None:
 def test_an_error_of_the_launcher_ends_with_the_word_to_ask_for(perseusrun: Perseusrun) -> None:
     error = perseusrun("-np", "3", "-H", "localhost:2", "true").stderr
     assert error.startswith("perseusrun: -np 3, but the hosts (localhost:2) have 2 slots")
-    assert error.endswith(" (more about it: perseusrun --explain 'but the hosts')\n")
+    assert error.endswith("\nmore about it: perseusrun --explain 'but the hosts'\n")
     explained = perseusrun("--explain", "but the hosts")
     assert explained.stdout.startswith("`-np …, but the hosts")
 

@@ -67,7 +67,7 @@ def test_a_missing_script_is_an_error(perseusrun: Perseusrun, tmp_path: Path, ty
         text, code = f"cannot run '{typed}': Not a directory; give a program that this user may run", 126
     else:
         text, code = f"no such file: {tmp_path / typed}; {ending}", 127
-    assert (result.returncode, result.stderr) == (code, f"perseusrun: {text}\n")
+    assert (result.returncode, result.stderr.splitlines()[0]) == (code, f"perseusrun: {text}")
 
 
 @pytest.mark.parametrize("flag", ["-m", "--module"])
