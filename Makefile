@@ -521,7 +521,7 @@ lint-types: $(STAMPS)/lint $(STAMPS)/package
 	$(link_installed_layout)
 	$(MYPY) -p perseus_like -p rapidformer
 	files=$$(git ls-files 'tests/*.py' 'examples/*.py' 'benchmarks/*.py') && $(MYPY) $$files
-	cd wheels && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache *.py
+	for folder in wheels release; do (cd $$folder && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache *.py) || exit 1; done
 
 format: $(STAMPS)/lint
 	$(BIN)/ruff check --fix-only .

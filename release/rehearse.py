@@ -97,7 +97,8 @@ def in_debian(release: str, folder: Path, words: list[str], variables: dict[str,
     """Runs the steps as an ordinary user in a root of this release. Returns the exit code."""
     print(f"==> Debian {release}", flush=True)
     debian = {"DEBIAN_FOLDER": str(ROOTS), "DEBIAN_PACKAGES": PACKAGES, "DEBIAN_FILES": str(folder)}
-    command = [ROOT / "tests" / "debian" / "run.sh", release, " ".join(["python3 as_readme_says.py", *words])]
+    run = ROOT / "tests" / "debian" / "run.sh"
+    command = [str(run), release, " ".join(["python3 as_readme_says.py", *words])]
     return subprocess.run(command, env={**variables, **debian}, check=False).returncode
 
 
