@@ -46,12 +46,24 @@ void ProcessSetEngine::break_off(const Status& reason, bool all) {
   if (!closed_.done()) closed_.finish({});
 }
 
-// Receives what other ranks sent before they left, so that receives posted later still get it.
+// Receives what other ranks sent before they left, so that receives posted later still get it, and that a request which
+// they made fail has their error in place of their end.
 void ProcessSetEngine::receive_last_messages() {
   try {
     ControlMessage message;
     while (link_.control->receive(message)) {
-      if (PointToPoint::is_point_to_point(message.bytes)) point_to_point_.receive(message.from, message.bytes);
+      if (PointToPoint::is_point_to_point(message.bytes)) {
+        point_to_point_.receive(message.from, message.bytes);
+      } else if (!MissingRankQuery::is_of(message.bytes)) {
+        negotiator_.receive(message.from, message.bytes, Clock::now());
+      }
+    }
+    for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {
+      for (const auto& decision : plan) {
+        if (decision.kind == Decision::Kind::fail) {
+          pending_.finish(decision.request.name, {decision.error, decision.text});
+        }
+      }
     }
   } catch (const std::exception& error) {
     log(LogLevel::debug, std::string("messages that came at the end are lost: ") + error.what());

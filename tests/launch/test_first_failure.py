@@ -97,10 +97,7 @@ def test_an_error_of_all_ranks_is_reported_once(
     result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
     assert result.returncode == 1
     error = "allreduce 'loss': rank 0 has float64[3], rank 1 has float64[4]; dtype and shape must be the same on all"
-    assert f"  perseus_like.errors.DisagreementError: {error} ranks\n" in result.stderr
     lines = result.stderr.splitlines()
-    if lines[-5] != f"perseusrun: all 2 ranks failed: {error} ranks":
-        return  # on a slow machine, the other rank is ended before it has reported its error
     assert lines[-5:] == [
         f"perseusrun: all 2 ranks failed: {error} ranks",
         f'  File "{program}", line 5, in <module>',

@@ -134,3 +134,35 @@ def test_a_commit_after_a_loss_saves_nothing(ranks: Ranks, reports_of: ReportsOf
     text = reports_of(0)
     assert "error: rank 1" in text, text
     assert text.endswith("step 0\n"), text
+
+
+# Rank 1 is stopped from the moment when its requests have reached rank 0 until rank 0 has ended.
+ENDS_AFTER_A_DISAGREEMENT = """
+import signal, subprocess
+from pathlib import Path
+from perseus_like import HorovodInternalError
+hvd.init()
+pids = hvd.allgather_object(os.getpid())
+if hvd.rank() == 1:
+    subprocess.Popen(["sh", "-c", f"while kill -0 {pids[0]} 2>/dev/null; do sleep 0.05; done; kill -CONT {pids[1]}"])
+    handle = hvd.allreduce_async(np.ones(4), name="differs")
+hvd.allreduce(np.ones(1), name="after")
+if hvd.rank() == 0:
+    os.kill(pids[1], signal.SIGSTOP)
+    while Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        pass
+    handle = hvd.allreduce_async(np.ones(3), name="differs")
+try:
+    hvd.synchronize(handle)
+except HorovodInternalError as error:
+    report(type(error).__name__)
+    os._exit(1)
+"""
+
+
+def test_the_end_of_a_rank_does_not_hide_the_error_that_it_told(
+    ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
+) -> None:
+    world = ranks(2, ENDS_AFTER_A_DISAGREEMENT, launcher=patient_launcher)
+    assert world.code == 1, world.stderr
+    assert [reports_of(rank) for rank in range(2)] == ["DisagreementError\n"] * 2
