@@ -63,7 +63,7 @@ class Agreeing:
             self._body[self._count + index] = dimensions
         self._body[-1] = _agreed.get(process_set.require_id(), 0) if number is None else number
 
-    def settle(self) -> Agreement:
+    def agree(self) -> Agreement:
         """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
         digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
         pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
@@ -165,8 +165,8 @@ class ChangeExchange:
             return False
         return bool(self._present * squares == numbers * numbers)
 
-    def settle(self) -> None:
-        """Waits for the others if an error has come before `are_together`."""
+    def discard(self) -> None:
+        """Waits for what was sent, and forgets it, if an error has come before `are_together`."""
         pending, self._pending = self._pending, None
         if pending is not None:
             error_of(pending.result)
@@ -289,5 +289,5 @@ class OwnerName:
         """
         self.enter_thread()
         agreeing = Agreeing(self.name, descriptions, [], {}, self._process_set, self.number, owner)
-        self.number = agreeing.settle().number
+        self.number = agreeing.agree().number
         return f"{self.name}.{self.number}"

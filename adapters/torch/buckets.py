@@ -191,7 +191,7 @@ class GradientBuckets:
             try:
                 self._wait()
             finally:
-                self._changes.settle()
+                self._changes.discard()
                 self.passes.reset()
                 self._watch.clear()
         if late:
@@ -403,7 +403,7 @@ class GradientBuckets:
         name, number = self._common_name.name, self._common_name.number
         agreement = Agreeing(
             *(name, descriptions, arrivals, self._sparse_seen, process_set, number, self._owner.name)
-        ).settle()
+        ).agree()
         self._common_name.number = agreement.number
         self._name = f"{name}.{agreement.number}"
         self._agreed = agreement.complete

@@ -25,7 +25,7 @@ class Replication:
     def verify(self, named: Sequence[Named]) -> None:
         """Raises the same DisagreementError on all ranks if names, dtypes or shapes differ."""
         described = [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]
-        Agreeing(self._reducer.name, described, [], {}, self._process_set, owner="DistributedDataParallel").settle()
+        Agreeing(self._reducer.name, described, [], {}, self._process_set, owner="DistributedDataParallel").agree()
 
     def copy_from_first(self, tensors: Sequence[torch.Tensor]) -> None:
         ranks = self._process_set.ranks
