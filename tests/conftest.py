@@ -7,14 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tests.job
-from tests.job import LIMIT_SECONDS, Job, Start, jobs_in, reports_in
+from tests.job import Job, Start, jobs_in, reports_in, run_to_end
 
 ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
@@ -80,35 +80,8 @@ def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="session")
 def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Returns `to_end(command, folder=…, joined=True, NAME="value")`, which runs a command to its end.
-
-    Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
-    longer than LIMIT_SECONDS, the test fails and shows the command's output.
-    """
-
-    def run(
-        command: Sequence[object], folder: Path | None = None, joined: bool = False, **variables: str
-    ) -> "subprocess.CompletedProcess[str]":
-        try:
-            return subprocess.run(
-                [str(word) for word in command],
-                cwd=folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if joined else subprocess.PIPE,
-                text=True,
-                timeout=LIMIT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            written = (expired.stdout, expired.stderr)
-            texts = [text.decode(errors="replace") for text in written if isinstance(text, bytes)]
-            pytest.fail(
-                f"the command did not end within {LIMIT_SECONDS} s\n" + "\n".join(text[-12000:] for text in texts)
-            )
-
-    return run
+    """Returns `tests.job.run_to_end`."""
+    return run_to_end
 
 
 @pytest.fixture(scope="session")

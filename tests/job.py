@@ -47,6 +47,32 @@ Facts = dict[str, Any]
 Value = TypeVar("Value")
 
 
+def run_to_end(
+    command: Sequence[object], folder: Path | None = None, joined: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, with these environment variables beside the test's own.
+
+    Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
+    longer than LIMIT_SECONDS, the test fails and shows the command's output.
+    """
+    try:
+        return subprocess.run(
+            [str(word) for word in command],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if joined else subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        written = (expired.stdout, expired.stderr)
+        texts = [text.decode(errors="replace") for text in written if isinstance(text, bytes)]
+        pytest.fail(f"the command did not end within {LIMIT_SECONDS} s\n" + "\n".join(text[-12000:] for text in texts))
+
+
 def wait_until(condition: Callable[[], Value], what: str | Callable[[], str]) -> Value:
     """Returns the first true value of `condition()`.
 

@@ -86,14 +86,14 @@ def reports_of(tmp_path: Path) -> ReportsOf:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, to_end: OnHosts) -> Iterator[Run]:
+def slurm(tmp_path: Path) -> Iterator[Run]:
     """Returns a function that runs a command on the first of two hosts of a Slurm: `slurm("srun", "-n", "4", …)`.
 
     It skips the test if the machine has no Slurm, or allows no test bed.
     """
     if reason := why_missing():
         pytest.skip(reason)
-    with slurm_cluster(tmp_path, to_end) as run:
+    with slurm_cluster(tmp_path) as run:
         yield run
 
 

@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+
+from tests.job import LIMIT_SECONDS
 
 from .network_test_bed import NetworkTestBed
 from .slurm_cluster import slurm_cluster
 
-LIMIT_SECONDS = 600
 ROOT = Path(__file__).parents[2]
 (README,) = re.findall(r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 NUMPY = """
@@ -94,22 +95,6 @@ def is_right(output: str) -> bool:
     return ranks == [("0", "2"), ("1", "2")] and all(float(line[2]) < 0.1 for line in lines)
 
 
-def to_end(
-    command: Sequence[object], folder: Path | None = None, joined: bool = True, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(map(str, command)),
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if joined else subprocess.PIPE,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-
-
 def torchrun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str]:
     with NetworkTestBed(hosts) as test_bed:
         for _ in range(starts):
@@ -131,7 +116,7 @@ def torchrun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str
 
 
 def srun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str]:
-    with slurm_cluster(folder, to_end) as run:
+    with slurm_cluster(folder) as run:
         for _ in range(starts):
             yield run("srun", "--mpi=none", "-N", str(hosts), "-n", "2", python, "train.py").stdout
 

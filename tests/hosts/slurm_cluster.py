@@ -9,12 +9,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.job import wait_until
+from tests.job import run_to_end, wait_until
 
 from .links import why_unsupported
 from .network_test_bed import NetworkTestBed
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
 # PATH may lack the folders of Slurm's daemons on a machine that does not run Slurm itself.
@@ -64,10 +63,10 @@ def why_missing() -> str:
 
 
 @contextlib.contextmanager
-def slurm_cluster(folder: Path, to_end: ToEnd) -> Iterator[Run]:
+def slurm_cluster(folder: Path) -> Iterator[Run]:
     """Yields a function that runs a command on the first of two hosts, which have four processors each.
 
-    For example: `slurm("srun", "-n", "4", …)`. `to_end` is the fixture of tests/conftest.py.
+    For example: `slurm("srun", "-n", "4", …)`.
     """
     for name in ("munge", "state", "spool-h1", "spool-h2"):
         (folder / name).mkdir()
@@ -97,9 +96,9 @@ def slurm_cluster(folder: Path, to_end: ToEnd) -> Iterator[Run]:
         for host in test_bed.hosts:
             daemon(test_bed.command(host, ["unshare", "--mount", "sh", "-ec", SLURMD, str(folder / f"cgroup-{host}")]))
         info = test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"])
-        wait_until(lambda: to_end(info, **variables).stdout == "2 idle\n", (folder / "log").read_text)
+        wait_until(lambda: run_to_end(info, **variables).stdout == "2 idle\n", (folder / "log").read_text)
 
         def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return to_end(test_bed.command("h1", list(words), folder), joined=True, **variables, **more)
+            return run_to_end(test_bed.command("h1", list(words), folder), joined=True, **variables, **more)
 
         yield run
