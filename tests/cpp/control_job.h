@@ -18,13 +18,13 @@
 
 namespace perseus::testing {
 
-class Job {
+class ControlJob {
  public:
   using Kind = Decision::Kind;
 
   // World rank of group rank r is `first_world_rank` + r.
-  explicit Job(const std::vector<int>& hosts, NegotiatorOptions options = {}, unsigned seed = 1, int fan_out = 2,
-               int first_world_rank = 0)
+  explicit ControlJob(const std::vector<int>& hosts, NegotiatorOptions options = {}, unsigned seed = 1, int fan_out = 2,
+                      int first_world_rank = 0)
       : random_(seed) {
     std::vector<int> world(hosts.size());
     std::iota(world.begin(), world.end(), first_world_rank);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::allreduce;
-using testing::Job;
+using testing::ControlJob;
 using testing::request;
 using testing::same;
 using Kind = Decision::Kind;
@@ -47,7 +47,7 @@ std::vector<std::string> names_of(const std::vector<Decision>& decisions) {
 // all are decided. Ranks in `disagreeing` submit other shapes in odd rounds.
 class Rounds {
  public:
-  Rounds(Job& job, int rounds, int names, std::set<int> disagreeing = {})
+  Rounds(ControlJob& job, int rounds, int names, std::set<int> disagreeing = {})
       : job_(job),
         rounds_(rounds),
         names_(names),
@@ -104,7 +104,7 @@ class Rounds {
     return true;
   }
 
-  Job& job_;
+  ControlJob& job_;
   int rounds_, names_;
   std::set<int> disagreeing_;
   std::vector<At> at_;
@@ -115,10 +115,11 @@ INSTANTIATE_TEST_SUITE_P(Trees, Jobs, ::testing::ValuesIn(kJobs));
 
 TEST_P(Jobs, AllRanksGetTheSamePlan) {
   for (unsigned seed = 0; seed < 20; ++seed) {
-    Job job(GetParam(), {}, seed);
+    ControlJob job(GetParam(), {}, seed);
     const auto decisions = Rounds(job, 5, 7).run();
     ASSERT_EQ(decisions.front().size(), 35U);
-    for (const auto& of_rank : decisions) EXPECT_EQ(Job::texts_of(of_rank), Job::texts_of(decisions.front()));
+    for (const auto& of_rank : decisions)
+      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
     std::map<std::string, int> times;
     for (const auto& decision : decisions.front()) {
       EXPECT_EQ(decision.kind, Kind::run);
@@ -135,10 +136,11 @@ TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
   const auto size = static_cast<int>(GetParam().size());
   if (size == 1) return;
   for (unsigned seed = 0; seed < 10; ++seed) {
-    Job job(GetParam(), {}, seed);
+    ControlJob job(GetParam(), {}, seed);
     const auto decisions = Rounds(job, 6, 3, {size - 1}).run();
     ASSERT_EQ(decisions.front().size(), 18U);
-    for (const auto& of_rank : decisions) EXPECT_EQ(Job::texts_of(of_rank), Job::texts_of(decisions.front()));
+    for (const auto& of_rank : decisions)
+      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
     std::map<std::string, int> times;
     for (const auto& decision : decisions.front()) {
       const bool lie = times[decision.request.name]++ % 2 == 1;
@@ -157,11 +159,12 @@ TEST_P(Jobs, ASmallCacheGivesTheSamePlan) {
   const NegotiatorOptions options{.cache_capacity = 2};
   for (unsigned seed = 0; seed < 30; ++seed) {
     const bool disagree = last > 0 && seed % 3 == 0;
-    Job job(GetParam(), options, seed);
+    ControlJob job(GetParam(), options, seed);
     const auto decisions = Rounds(job, 12, 5, disagree ? std::set{last} : std::set<int>{}).run();
     ASSERT_EQ(decisions.front().size(), 60U);
     int given = 0, cached = 0;
-    for (const auto& of_rank : decisions) EXPECT_EQ(Job::texts_of(of_rank), Job::texts_of(decisions.front()));
+    for (const auto& of_rank : decisions)
+      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
     for (const auto& decision : decisions.front()) {
       if (decision.kind != Kind::run) continue;
       EXPECT_EQ(decision.request.members.size(), 1U) << decision.request.name;
@@ -176,7 +179,7 @@ TEST_P(Jobs, ASmallCacheGivesTheSamePlan) {
 }
 
 TEST_P(Jobs, CachedRequestsCostAFewBytes) {
-  Job job(GetParam());
+  ControlJob job(GetParam());
   for (int time = 0; time < 2; ++time) {
     for (int i = 0; i < 100; ++i) job.submit_all(allreduce("name of a tensor " + std::to_string(i)));
     job.take_all();
@@ -191,7 +194,7 @@ TEST_P(Jobs, CachedRequestsCostAFewBytes) {
 TEST_P(Jobs, JoinedRanksDoNotDelayOthers) {
   const auto size = static_cast<int>(GetParam().size());
   for (unsigned seed = 0; seed < 10; ++seed) {
-    Job job(GetParam(), {}, seed);
+    ControlJob job(GetParam(), {}, seed);
     for (int last = 0; last < size; ++last) {
       // Ranks join one after the other; the other ranks still reduce.
       const auto name = "left " + std::to_string(last);
@@ -211,7 +214,7 @@ TEST_P(Jobs, JoinedRanksDoNotDelayOthers) {
 }
 
 TEST(Negotiator, AJoinCompletesRequestsOfOtherRanks) {
-  Job job({0, 0, 1, 1});
+  ControlJob job({0, 0, 1, 1});
   for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
   job.settle();
   EXPECT_TRUE(job.take(0).empty());
@@ -220,7 +223,7 @@ TEST(Negotiator, AJoinCompletesRequestsOfOtherRanks) {
 }
 
 TEST(Negotiator, OnlyReductionsAcceptJoinedRanks) {
-  Job job({0, 0, 0});
+  ControlJob job({0, 0, 0});
   job.rank(1).join();
   job.settle();
   for (const int r : {0, 2}) job.submit(r, request(Verb::allgather, "g", {{DType::float32, {2}}}));
@@ -237,7 +240,7 @@ TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
   const auto size = static_cast<int>(GetParam().size());
   const auto gather = request(Verb::allgather, "g", {{DType::float32, {2}}});
   for (unsigned seed = 0; seed < 30; ++seed) {
-    Job job(GetParam(), {}, seed);
+    ControlJob job(GetParam(), {}, seed);
     // Odd seeds start with a request that is in the response cache.
     for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
       job.submit_all(gather);
@@ -263,7 +266,7 @@ TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
 
 // A rank may have work in flight when it joins, with its own shape and data instead of zeros.
 TEST(Negotiator, RequestsInFlightBeforeAJoinAreCompared) {
-  Job job({0, 0});
+  ControlJob job({0, 0});
   for (int time = 0; time < 3; ++time) {
     job.submit_all(allreduce("x"));
     job.take_all();
@@ -282,7 +285,7 @@ TEST(Negotiator, RequestsInFlightBeforeAJoinAreCompared) {
 
 // Other ranks do not wait for a joined rank, so that it may receive two decisions for one id at once.
 TEST(Negotiator, AJoinedRankKeepsThePreviousRequestOfAnId) {
-  Job job({0, 0});
+  ControlJob job({0, 0});
   for (int time = 0; time < 2; ++time) {
     job.submit_all(allreduce("x"));
     job.take_all();
@@ -309,7 +312,7 @@ TEST(Negotiator, AJoinedRankKeepsThePreviousRequestOfAnId) {
 TEST_P(Jobs, ALeavingRankClosesTheGroup) {
   const auto size = static_cast<int>(GetParam().size());
   for (int leaver = 0; leaver < size; ++leaver) {
-    Job job(GetParam(), {}, 3, 2, 10);
+    ControlJob job(GetParam(), {}, 3, 2, 10);
     job.submit_all(allreduce("done"));
     EXPECT_EQ(job.take_all().size(), 1U);
     if (size > 1) job.submit(leaver, allreduce("pending"));
@@ -327,7 +330,7 @@ TEST_P(Jobs, ALeavingRankClosesTheGroup) {
 }
 
 TEST(Negotiator, AllRanksLeaveAtOnce) {
-  Job job({0, 0, 1, 1});
+  ControlJob job({0, 0, 1, 1});
   for (int r = 0; r < job.size(); ++r) job.rank(r).leave();
   const auto decisions = job.take_all();
   ASSERT_EQ(decisions.size(), 1U);
@@ -335,7 +338,7 @@ TEST(Negotiator, AllRanksLeaveAtOnce) {
 }
 
 TEST(Negotiator, MalformedMessagesAreRejected) {
-  Job job({0, 0, 0});
+  ControlJob job({0, 0, 0});
   const auto refused = [&](int from, const Report& report) {
     try {
       job.rank(0).receive(from, encode(report), job.now);
@@ -358,7 +361,7 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
 }
 
 TEST(Negotiator, UrgencyIsForwardedUpTheTree) {
-  Job job({0, 0});
+  ControlJob job({0, 0});
   job.rank(1).request_flush();
   job.submit(1, allreduce("x"));
   EXPECT_TRUE(job.rank(1).urgent());

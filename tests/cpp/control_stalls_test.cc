@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::allreduce;
-using testing::Job;
+using testing::ControlJob;
 using testing::request;
 using Kind = Decision::Kind;
 
@@ -26,12 +26,12 @@ NegotiatorOptions stalls(std::chrono::milliseconds warning, std::chrono::millise
   return options;
 }
 
-void look(Job& job) {
+void look(ControlJob& job) {
   for (int r = 0; r < job.size(); ++r) job.rank(r).check_stalls(job.now);
 }
 
 TEST(Stalls, AWarningNamesTensorRanksAndTime) {
-  Job job({0, 0, 0}, stalls(60s, 0s), 1, 2, 4);
+  ControlJob job({0, 0, 0}, stalls(60s, 0s), 1, 2, 4);
   job.submit(0, allreduce("x"));
   job.submit(2, allreduce("x"));
   job.settle();
@@ -55,7 +55,7 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
 }
 
 TEST(Stalls, RanksBelowAnotherHostAreNamed) {
-  Job job({0, 0, 1, 1, 1}, stalls(10s, 0s));
+  ControlJob job({0, 0, 1, 1, 1}, stalls(10s, 0s));
   for (const int r : {0, 1, 3}) job.submit(r, allreduce("x"));
   job.settle();
   job.now += 11s;
@@ -75,7 +75,7 @@ TEST(Stalls, RanksBelowAnotherHostAreNamed) {
 
 TEST(Stalls, AStallFailsOnAllRanksAfterTheShutdownTime) {
   for (const auto warning : {0ms, 1000ms}) {
-    Job job({0, 0}, stalls(warning, 1500ms));
+    ControlJob job({0, 0}, stalls(warning, 1500ms));
     job.submit(1, allreduce("x"));
     job.settle();
     job.now += 1100ms;
@@ -94,7 +94,7 @@ TEST(Stalls, AStallFailsOnAllRanksAfterTheShutdownTime) {
 }
 
 TEST(Stalls, CompletedRequestsAreNotReported) {
-  Job job({0, 0, 1}, stalls(10s, 0s));
+  ControlJob job({0, 0, 1}, stalls(10s, 0s));
   job.submit(1, allreduce("x"));
   job.settle();
   job.now += 9s;
@@ -109,7 +109,7 @@ TEST(Stalls, CompletedRequestsAreNotReported) {
 }
 
 TEST(Stalls, JoinedRanksAreNotMissing) {
-  Job job({0, 0, 0}, stalls(10s, 0s));
+  ControlJob job({0, 0, 0}, stalls(10s, 0s));
   job.rank(0).join();
   job.submit(1, allreduce("x"));
   job.settle();
@@ -123,7 +123,7 @@ TEST(Stalls, JoinedRanksAreNotMissing) {
 
 // Adapters put the verb in front of a name, so these are different names, and none of them would ever be complete.
 TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
-  Job job({0, 0, 0}, stalls(60s, 0s));
+  ControlJob job({0, 0, 0}, stalls(60s, 0s));
   for (const int r : {0, 2}) job.submit(r, allreduce("allreduce.x"));
   job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
   job.settle();
@@ -150,7 +150,7 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
 // A host whose ranks disagree reports no submissions, and cached names are reported by id.
 TEST(Mismatches, AreDetectedOnOtherHostsAndForCachedNames) {
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
-    Job job({0, 0, 1, 1, 1}, stalls(0s, 0s), seed);
+    ControlJob job({0, 0, 1, 1, 1}, stalls(0s, 0s), seed);
     for (int i = 0; i < 3; ++i) {
       job.submit_all(allreduce("allreduce.x"));
       job.take_all();
@@ -172,7 +172,7 @@ TEST(Mismatches, AreDetectedOnOtherHostsAndForCachedNames) {
 }
 
 TEST(Mismatches, AreNotReportedWhileARankIsMissing) {
-  Job job({0, 0, 1, 1}, stalls(60s, 0s));
+  ControlJob job({0, 0, 1, 1}, stalls(60s, 0s));
   job.submit(0, allreduce("allreduce.x"));
   job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
   job.submit(2, allreduce("allreduce.x"));
@@ -200,7 +200,7 @@ TEST(Mismatches, ASubmissionOnItsWayDuringTheFailureDoesNotCountForTheNextUse) {
   };
   for (const auto& [hosts, late, parent] : {Case{{0, 0, 0}, 2, 0}, Case{{0, 0, 1, 1, 1}, 3, 2}}) {
     for (const bool known : {false, true}) {
-      Job job(hosts, stalls(0s, 0s));
+      ControlJob job(hosts, stalls(0s, 0s));
       for (int i = 0; known && i < 3; ++i) {
         job.submit_all(allreduce("allreduce.x"));
         job.take_all();

@@ -20,7 +20,7 @@ using OpenLibrary = std::function<std::shared_ptr<const xccl::Library>(int rank)
 inline constexpr std::chrono::seconds kNcclPatience{30};
 
 // Runs a job whose ranks have one device each and NCCL on `streams` streams.
-struct Job {
+struct DeviceJob {
   int ranks = 2;
   int streams = 2;
   OpenLibrary open = [](int) { return queued_library(); };
@@ -31,7 +31,7 @@ struct Job {
 
 class NcclTest : public ::testing::Test {
  protected:
-  void run(const Job& job, const std::function<void(DeviceRank&, World&)>& body) {
+  void run(const DeviceJob& job, const std::function<void(DeviceRank&, World&)>& body) {
     run_with_options(job, [&](FakeCuda& fake, World& world, const EngineOptions& options) {
       DeviceRank rank(world, fake, job.streams, options);
       body(rank, world);
@@ -40,7 +40,8 @@ class NcclTest : public ::testing::Test {
   }
 
   // Runs a job whose ranks make their engines themselves.
-  void run_with_options(const Job& job, const std::function<void(FakeCuda&, World&, const EngineOptions&)>& body) {
+  void run_with_options(const DeviceJob& job,
+                        const std::function<void(FakeCuda&, World&, const EngineOptions&)>& body) {
     FakeCuda fake(FakeStreams::threads, job.ranks);
     if (job.multicast) fake.pretend_multicast();
     orders.enqueue = [&fake](xccl::Stream stream, std::function<void()> work) {

@@ -129,7 +129,7 @@ TEST_F(NcclTest, AllCommunicatorsOfADeviceAreAbortedTogether) {
 // The engine of one process set fails; work of the other one waits on the same device.
 TEST_F(NcclTest, TheCommunicatorsOfAllProcessSetsAreAbortedTogether) {
   orders.fail_rank = 0;
-  const Job job{.ranks = 2, .streams = 2};
+  const DeviceJob job{.ranks = 2, .streams = 2};
   run_with_options(job, [&](FakeCuda& fake, World& world, const EngineOptions& options) {
     DeviceRank one(world, fake, job.streams, options), two(world, fake, job.streams, options);
     DeviceTensor a(10), b(10);
@@ -175,10 +175,10 @@ TEST_F(NcclTest, QueuedWorkThatIsNotDoneInTimeFailsWithItsNameAndRanks) {
 }
 
 TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
-  const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
-                  if (rank == 2) throw Error(ErrorKind::unavailable, "NCCL is not installed. Install it");
-                  return queued_library();
-                }};
+  const DeviceJob job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
+                        if (rank == 2) throw Error(ErrorKind::unavailable, "NCCL is not installed. Install it");
+                        return queued_library();
+                      }};
   ::testing::internal::CaptureStderr();
   run(job, [](DeviceRank& rank, World&) {
     DeviceTensor tensor(10);
@@ -198,11 +198,11 @@ TEST_F(NcclTest, ARankWithoutNcclMakesAllUseTheHostAndWarnsOnce) {
 
 // The first collective fails with the same text on each rank.
 TEST_F(NcclTest, AnotherVersionIsAnErrorOnAllRanks) {
-  const Job job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
-                  auto library = queued_library();
-                  if (rank == 1) library->version = "2.9.9";
-                  return library;
-                }};
+  const DeviceJob job{.ranks = 3, .open = [](int rank) -> std::shared_ptr<const xccl::Library> {
+                        auto library = queued_library();
+                        if (rank == 1) library->version = "2.9.9";
+                        return library;
+                      }};
   run(job, [](DeviceRank& rank, World&) {
     DeviceTensor tensor(10);
     rank.fill(tensor, 1.0F);
