@@ -1,6 +1,6 @@
 # `make demo`, `test`, `test-all`, `dev`, `test-gpu`, `check-gpu-headers`, `check-ptx`, `test-clients`, `test-rapidformer`, `test-hosts`,
 # `test-restarts`, `test-oneccl`, `test-debian`, `test-arm64`, `test-recipes`, `matrix`, `lint`, `sanitize`, `fuzz`, `docs`, `bench`,
-# `build`, `wheels`, `rehearse`, `fifteen-minutes`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
+# `build`, `wheels`, `rehearse`, `fifteen-minutes`, `house`, `clean`: each makes .venv, installs what it needs and runs. `make lock` renews the versions that they install.
 # A second run only does what changed.
 
 .DELETE_ON_ERROR:
@@ -89,7 +89,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md docs/write_d
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
 CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 
-.PHONY: all build wheels wheels-again rehearse test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport fifteen-minutes docs clean
+.PHONY: all build wheels wheels-again rehearse test-arm64 test-recipes matrix environments quick-environments lock demo dev test test-all quick-tests test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-hosts test-mutations test-restarts test-oneccl test-debian test-torch-versions torch-selection torch-tests pytest cpp-tests lint lint-python lint-cxx lint-tidy lint-types format sanitize sanitize-address sanitize-thread fuzz bench bench-transport fifteen-minutes house docs clean
 all: build
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
@@ -284,6 +284,10 @@ fifteen-minutes: .venv-wheels/stamp
 		--python-version $(CARRIED_PYTHON) $(addprefix --platform ,$(CARRIED_PLATFORMS)) --dest build/carried $(CARRIED_NEEDS)
 	git describe --always --abbrev=12 --dirty=+changes --exclude '*' > build/carried/COMMIT
 	$(BIN)/python -m benchmarks.fifteen_minutes --call build/carried
+
+# How large the project is, beside the bars.
+house: $(STAMPS)/run $(STAMPS)/package
+	$(BIN)/python release/house.py
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
