@@ -23,7 +23,7 @@ from .session import session
 from .system import in_main_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
-_stepped: dict[tuple[str | int, ...], int] = {}  # by name and ranks: the number of optimizers that have stepped
+_stepped: dict[tuple[str, tuple[int, ...]], int] = {}  # by name and ranks: the number of optimizers that have stepped
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class GradientReducer(ABC):
         if not self._is_optimizer or not in_main_thread() or is_elastic() or is_called(rules.compression):
             return 0
         if self._number is None:
-            key = (self._name, *(rules.process_set.ranks or []))
+            key = (self._name, tuple(rules.process_set.ranks or ()))
             self._number = _stepped.get(key, 0)
             _stepped[key] = self._number + 1
         return self._number
