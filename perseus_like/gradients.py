@@ -16,13 +16,14 @@ from typing import Any
 
 from .buckets import Bucket, Member, lay_out
 from .collectives import Average, Op, resolve_op
-from .compression import NoneCompressor
+from .compression import NoneCompressor, is_called
 from .process_sets import ProcessSet, global_process_set
 from .protocol.messages import is_elastic
 from .session import session
 from .system import in_main_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
+_stepped: dict[tuple[str, tuple[int, ...]], int] = {}  # by name and ranks: the number of optimizers that have stepped
 
 
 @dataclass(frozen=True)
@@ -166,18 +167,23 @@ class GradientReducer(ABC):
     after the first bucket, which also contains the number of buckets. If ranks have different models, the first bucket
     therefore fails, and no rank waits for requests that another rank does not make.
 
+    An optimizer has a number: how many have made their first step before it. The shape of a further empty tensor in the
+    first bucket contains it, so that ranks which step different optimizers with equal shapes get an error.
+
     A subclass has the operations of its framework.
     """
 
-    def __init__(self, name: str, rules: GradientRules, name_in_threads: str = "") -> None:
+    def __init__(self, name: str, rules: GradientRules, name_in_threads: str = "", is_optimizer: bool = False) -> None:
         """`name` is the prefix of the names of requests. Reducers may share it, because a call waits for its requests.
 
         `name_in_threads`: the prefix if the call is not in the main thread. Then other reducers may run at once, and
-        need other names.
+        need other names. `is_optimizer`: the reducer is used for all steps of one optimizer.
         """
         self._name = name
         self._name_in_threads = name_in_threads or name
         self.rules = rules
+        self._is_optimizer = is_optimizer
+        self._number: int | None = None
         self._local: dict[Hashable, Any] = {}  # the variable is kept, so that its id is not reused
 
     @property
@@ -213,14 +219,17 @@ class GradientReducer(ABC):
         order = range(len(members) - 1, -1, -1)
         groups = self.rules.groups_of([self.key_of(variable) for variable in variables])
         buckets = lay_out(members, order, groups).buckets
+        optimizer = self._number_of_optimizer()
         started: list[Any] = []
         for number, bucket in enumerate(buckets):
             extra = [len(buckets)] if number == 0 and len(buckets) > 1 else []
             with self.after(started[:1]):
-                started.append(self._start_bucket(number, bucket, gradients, variables, extra))
+                mark = optimizer if number == 0 else 0
+                started.append(self._start_bucket(number, bucket, gradients, variables, extra, mark))
         results: list[Any] = [None] * len(gradients)
-        for bucket, reduced in zip(buckets, self.finished(started), strict=True):
-            for index, gradient in zip(bucket.members, reduced, strict=False):
+        for number, (bucket, reduced) in enumerate(zip(buckets, self.finished(started), strict=True)):
+            own = reduced[1:] if number == 0 and optimizer else reduced
+            for index, gradient in zip(bucket.members, own, strict=False):
                 if gradients[index] is not None:
                     results[index] = gradient
         with self.after(started[:1]):
@@ -229,8 +238,29 @@ class GradientReducer(ABC):
                     results[index] = self.reduce_sparse(f"{self.name}.sparse_gradient_{index}", gradient)
         return results
 
+    def _number_of_optimizer(self) -> int:
+        """Returns the number of optimizers that have stepped before this one, with the same ranks in the main thread.
+
+        Returns 0 for tapes, which are made for each step; in threads, where names differ; if a compression of the
+        program would get the empty tensor; and in an elastic job, in which a new worker does not know the past.
+        """
+        rules = self.rules
+        if not self._is_optimizer or not in_main_thread() or is_elastic() or is_called(rules.compression):
+            return 0
+        if self._number is None:
+            key = (self._name, tuple(rules.process_set.ranks or ()))
+            self._number = _stepped.get(key, 0)
+            _stepped[key] = self._number + 1
+        return self._number
+
     def _start_bucket(
-        self, number: int, bucket: Bucket[Any], gradients: list[Any], variables: list[Any], extra: list[int]
+        self,
+        number: int,
+        bucket: Bucket[Any],
+        gradients: list[Any],
+        variables: list[Any],
+        extra: list[int],
+        optimizer: int,
     ) -> Any:
         def stand_in(index: int) -> Any:
             """Returns a gradient as a member of its bucket."""
@@ -242,6 +272,11 @@ class GradientReducer(ABC):
         members += [self.zeros([0, count], bucket.kind) for count in extra]
         words = [f"gradient {index}, of {self._words(gradients[index], variables[index])}" for index in bucket.members]
         words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
+        if optimizer:
+            # At the start, where the other ranks' texts name a gradient.
+            first = self._words(gradients[bucket.members[0]], variables[bucket.members[0]]).partition("\t")[0]
+            members.insert(0, self.zeros([0, optimizer], bucket.kind))
+            words.insert(0, f"\tgradients of optimizer {optimizer + 1} (in the order of first steps), of {first}")
         return self.start_dense(f"{self.name}.gradients_{number}", members, "\n".join(words))
 
     def _words(self, gradient: Any, variable: Any) -> str:

@@ -248,7 +248,8 @@ def distribute(
         *(sparse_as_dense, scale_local_gradients),
     )
     passes = (checked_passes(backward_passes_per_step), average_aggregated_gradients)
-    reducer = backend.Reducer(name or "gradients", rules, name_in_threads=reserve_name(name or "gradients_of_thread"))
+    in_threads = reserve_name(name or "gradients_of_thread")
+    reducer = backend.Reducer(name or "gradients", rules, name_in_threads=in_threads, is_optimizer=True)
     return _distribute(optimizer, Distribution(backend, reducer, *passes, layers))
 
 

@@ -31,8 +31,9 @@ class TensorFlowReducer(GradientReducer):
         device_dense: str = "",
         device_sparse: str = "",
         name_in_threads: str = "",
+        is_optimizer: bool = False,
     ) -> None:
-        super().__init__(name, rules, name_in_threads)
+        super().__init__(name, rules, name_in_threads, is_optimizer)
         self._devices = (device_dense, device_sparse)
 
     @staticmethod

@@ -158,7 +158,8 @@ def DistributedOptimizer(  # noqa: N802
         *(OPS, op, gradient_predivide_factor, number_of_groups(num_groups, groups), key_of, process_set, compression),
         *(sparse_as_dense, scale_local_gradients),
     )
-    reduction = TensorFlowReducer(name or f"Distributed{type(optimizer).__name__}", rules, device_dense, device_sparse)
+    prefix = name or f"Distributed{type(optimizer).__name__}"
+    reduction = TensorFlowReducer(prefix, rules, device_dense, device_sparse, is_optimizer=True)
     added = _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer
     distributed = twin_of(optimizer, added)
     distributed._perseus_reduction = reduction

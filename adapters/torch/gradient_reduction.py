@@ -25,8 +25,8 @@ class TorchReducer(GradientReducer):
     on a GPU are reduced where they are. Variables are tensors, or Keras variables, which contain one as `value`.
     """
 
-    def __init__(self, name: str, rules: GradientRules, name_in_threads: str = "") -> None:
-        super().__init__(name, rules, name_in_threads)
+    def __init__(self, name: str, rules: GradientRules, name_in_threads: str = "", is_optimizer: bool = False) -> None:
+        super().__init__(name, rules, name_in_threads, is_optimizer)
         self._generation = 0
         self._views: dict[str, list[torch.Tensor]] = {}  # the members of each bucket, by the name of its request
 

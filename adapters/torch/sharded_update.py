@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from perseus_like.agreement import reserve_name
-from perseus_like.collectives import Max, Sum
+from perseus_like.agreement import OwnerName, report_mixture
+from perseus_like.collectives import Sum
 from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.heap import keep_freed_memory
 from perseus_like.process_sets import ProcessSet
@@ -26,7 +27,7 @@ from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
 from .shard_writes import ProgramWrites, warn_of_writers
-from .step_barrier import StepBarrier
+from .step_barrier import StepBarrier, is_true_on_some_rank
 
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
@@ -51,7 +52,8 @@ class ShardedUpdate:
         self.reduction = ShardReduction(process_set, averages, passes)
         self._memory: ShardMemory | None = None
         self._group = ShardGroup(process_set, process_set, [])
-        self._generation = -1
+        self._generation = session.generation
+        self._common_name = OwnerName(process_set)
         self._name = ""
         self._hooks: list[Any] = []
         # The number, the slot and the gradient of each parameter, by id(). `grad` is another tensor of that memory.
@@ -123,7 +125,8 @@ class ShardedUpdate:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
         if self._generation != session.generation:
-            self._name, self._generation = reserve_name("shard", self._set), session.generation
+            self._common_name, self._generation = OwnerName(self._set), session.generation
+        self._name = self._common_name.meet(self._descriptions(), OWNER)
         group = self._group = ShardGroup.of(self._set)
         self.reduction.choose(self, named, group.has_several_hosts)
         group.spread_first_values(named, self._name)
@@ -154,6 +157,9 @@ class ShardedUpdate:
         self._summed = False
         self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
         self._writes.note((slot.parameter for slot in memory.slots), after_step=False)
+
+    def _descriptions(self) -> list[str]:
+        return [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in self._named()]
 
     def _each(self) -> list[tuple[str, torch.Tensor, dict[str, Any]]]:
         return [(name, each, group) for number, group in enumerate(self._groups) for name, each in self._named(number)]
@@ -277,6 +283,7 @@ class ShardedUpdate:
 
     def step(self, loss_scale: float, found_infinity: bool, clip: float) -> None:
         """Updates the parameters once. Collective."""
+        self._common_name.enter_thread()
         memory = self._ensure()
         try:
             self.reduction.finish(self._named())
@@ -334,6 +341,7 @@ class ShardedUpdate:
 
     def norm(self) -> float:
         """Returns the norm of the reduced gradients. This rank's shard of the gradients becomes their sum."""
+        self._common_name.enter_thread()
         memory = self._ensure()
         try:
             self.reduction.finish(self._named())
@@ -345,6 +353,8 @@ class ShardedUpdate:
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
             total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, start=Start.call).result()
+        except DisagreementError:
+            raise
         except HorovodInternalError:
             self.leave(is_torn=True)
             raise
@@ -367,6 +377,7 @@ class ShardedUpdate:
 
     def spread_infinities(self) -> None:
         """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
+        self._common_name.enter_thread()
         self.reduce()
         if self._is_reduced:
             return
@@ -374,10 +385,9 @@ class ShardedUpdate:
         with torch.no_grad():
             largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients if each.numel()]
             bad = any(not bool(torch.isfinite(each)) for each in largest)
-            flag = torch.tensor([float(bad)])
-            name = f"{self._name}.infinities"
-            found = verbs.reduce_in_place(flag, Max, name, process_set=self._set, start=Start.call).result()
-            if bool(found[0]) and not bad and gradients:
+            with self._together() as (name, number):
+                found = is_true_on_some_rank(self._set, name, number, bad)
+            if found and not bad and gradients:
                 next(each for each in gradients if each.numel()).data.fill_(float("inf"))  # not counted as a change
 
     def _meet(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
@@ -388,7 +398,8 @@ class ShardedUpdate:
         written, self._written = self._written, ""
         error, self._error = self._error, ""
         mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
-        barrier = StepBarrier.of(self._set, f"{self._name}.barrier", *mine, bool(error), self._trains_others)
+        with self._together() as (name, number):
+            barrier = StepBarrier.of(self._set, name, number, *mine, bool(error), self._trains_others)
         barrier.check(error, self._set)
         writers = len(self._group.places_on_host(barrier.writers))
         if written and writers > 1:
@@ -401,6 +412,19 @@ class ShardedUpdate:
                 self._rule.catch_up(memory, self._groups, self._state, missed)
             self._partial_steps, self._has_loaded = 0, False
         return barrier.found_infinity
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[tuple[str, int]]:
+        """Yields the name of a request at which ranks of different steps meet, and the number of this optimizer.
+
+        If they meet, all ranks get a DisagreementError that says what each of them steps.
+        """
+        name, number = self._common_name.name, self._common_name.number
+        assert number is not None
+        try:
+            yield f"{name}.step", number
+        except DisagreementError:
+            report_mixture(name, OWNER, self._descriptions(), False, [], self._set)
 
     def _all_are_present(self) -> bool:
         return len(self._present) == (self._set.size() or 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from perseus_like.collectives import Sum
+from perseus_like.collectives import Max, Sum
 from perseus_like.errors import DisagreementError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
@@ -25,11 +25,13 @@ class StepBarrier:
     writers: tuple[int, ...]  # the places of the ranks whose program has written parameters since the last step
     failed: tuple[int, ...]  # the places of the ranks that have an error
     changed: tuple[int, ...]  # the places of the ranks that train other parameters than before
+    same_scales: bool  # their loss scales are equal
 
     @staticmethod
     def of(
         process_set: ProcessSet,
         name: str,
+        number: int,
         found_infinity: bool,
         loss_scale: float,
         partial_steps: int,
@@ -40,33 +42,43 @@ class StepBarrier:
     ) -> StepBarrier:
         """Blocks until all ranks are here.
 
-        `partial_steps`: the steps of this rank without ranks that had joined, since all ranks met.
+        `number`: of the optimizer. `partial_steps`: the steps of this rank without ranks that had joined, since all
+        ranks met.
         `has_loaded`: this rank has loaded a state since then. `has_written`: its program has written parameters since
         the last step. `has_failed`: it is to raise an error. `trains_others`: it trains other parameters
         than before.
-        DisagreementError if the ranks have different loss scales.
+        DisagreementError if a rank steps another optimizer.
         """
         size, place = process_set.size() or 1, process_set.rank() or 0
-        values = torch.zeros(4 + 2 * size, dtype=torch.float64)
-        values[:4] = torch.tensor([float(found_infinity), float(has_loaded), loss_scale, loss_scale * loss_scale])
-        values[4 + place] = 1.0 + partial_steps
-        values[4 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
+        values = torch.zeros(6 + 2 * size, dtype=torch.float64)
+        values[:6] = torch.tensor(
+            [found_infinity, has_loaded, loss_scale, loss_scale * loss_scale, number + 1, (number + 1) ** 2]
+        )
+        values[6 + place] = 1.0 + partial_steps
+        values[6 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
-        infinities, loads, scales, squares, *rest = reduced
+        infinities, loads, scales, squares, numbers, squares_of_numbers, *rest = reduced
         by_place = rest[:size]
         writers, failed, changed = (
             tuple(number for number, bits in enumerate(rest[size:]) if int(bits) & bit) for bit in (1, 2, 4)
         )
         present = tuple(number for number, each in enumerate(by_place) if each)
-        if abs(len(present) * squares - scales * scales) > 1e-9 * scales * scales and not infinities:
+        if len(present) * squares_of_numbers != numbers * numbers:
+            raise DisagreementError("the ranks step different sharded optimizers")
+        same_scales = abs(len(present) * squares - scales * scales) <= 1e-9 * scales * scales or bool(infinities)
+        partial = int(max(by_place)) - 1
+        return StepBarrier(present, bool(infinities), partial, bool(loads), writers, failed, changed, same_scales)
+
+    def check(self, error: str, process_set: ProcessSet) -> None:
+        """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks.
+
+        DisagreementError if the ranks have different loss scales.
+        """
+        if not self.same_scales:
             raise DisagreementError(
                 "ZeroRedundancyOptimizer: the ranks have different loss scales; make GradScaler with the same options "
                 "on all ranks, and call its functions equally often"
             )
-        return StepBarrier(present, bool(infinities), int(max(by_place)) - 1, bool(loads), writers, failed, changed)
-
-    def check(self, error: str, process_set: ProcessSet) -> None:
-        """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks."""
         all_ranks = process_set.ranks or [0]
         if self.failed:
             ranks = [all_ranks[place] for place in self.failed]
@@ -79,3 +91,13 @@ class StepBarrier:
                 f"ZeroRedundancyOptimizer: ranks {ranks} have frozen, unfrozen or added parameters, and others have "
                 "not; do so on all ranks"
             )
+
+
+def is_true_on_some_rank(process_set: ProcessSet, name: str, number: int, mine: bool) -> bool:
+    """Blocks until all ranks are here. `number`: of the optimizer; DisagreementError if a rank steps another one."""
+    values = torch.tensor([mine, number, -number], dtype=torch.float64)
+    reduced = verbs.reduce_in_place(values, Max, name, process_set=process_set, start=Start.call).result().tolist()
+    found, largest, smallest = reduced
+    if largest != -smallest:
+        raise DisagreementError("the ranks step different sharded optimizers")
+    return bool(found)

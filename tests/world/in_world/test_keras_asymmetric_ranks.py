@@ -9,8 +9,11 @@ import pytest
 keras = pytest.importorskip("keras")
 
 import perseus_like.keras as hvd  # noqa: E402
+import perseus_like.numpy as plain  # noqa: E402
 
 from .keras_training import (  # noqa: E402
+    INPUTS,
+    TARGETS,
     assert_same_weights,
     fit_alone,
     fit_together,
@@ -57,3 +60,26 @@ def test_models_that_are_trained_in_another_order(eagerly: bool, rank: int) -> N
     texts = texts_of_fit(models[min(rank, 1)])
     assert texts[0] == texts[1]
     assert "dense" in texts[0]
+
+
+def test_models_of_equal_shapes_in_another_order(eagerly: bool, rank: int) -> None:
+    """One rank trains another model than the others do, after all have trained both."""
+    models = [model_of(seed=number) for number in range(2)]
+
+    def fit_all() -> None:
+        for model in models:
+            model.fit(INPUTS[:8] + rank, TARGETS[:8], batch_size=4, shuffle=False, verbose=0)
+            digests = plain.allgather_object(b"".join(each.tobytes() for each in model.get_weights()))
+            assert len(set(digests)) == 1
+
+    for model in models:
+        model.compile(_optimizer(), "mse", run_eagerly=eagerly)
+    fit_all()
+    before = [model.get_weights() for model in models]
+    texts = texts_of_fit(models[min(rank, 1)])
+    assert texts[0] == texts[1]
+    assert "gradients of optimizer" in texts[0]
+    for model, weights in zip(models, before, strict=True):
+        for one, other in zip(model.get_weights(), weights, strict=True):
+            assert (one == other).all()
+    fit_all()

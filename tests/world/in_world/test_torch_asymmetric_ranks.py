@@ -13,9 +13,19 @@ import perseus_like.torch as hvd  # noqa: E402
 from perseus_like.errors import DisagreementError  # noqa: E402
 from perseus_like.torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from .training import assert_same_on_all_ranks, build, sgd, step  # noqa: E402
+from .training import (  # noqa: E402
+    assert_same_on_all_ranks,
+    batch,
+    build,
+    grad_scaler,
+    loss_of,
+    part,
+    sgd,
+    step,
+)
 
 pytestmark = pytest.mark.usefixtures("two_ranks")
+NAMES = {"mlp": "'0.weight'", "recurrent": "'cells.weight"}
 
 
 def _adasum(model: Any) -> Any:
@@ -129,3 +139,63 @@ def test_first_steps_of_adasum_in_another_order(rank: int, size: int) -> None:
     pairs = [(model, _adasum(model)) for model in map(build, ["mlp", "recurrent"])]
     with pytest.raises(DisagreementError, match=r"position 0, rank 0 has '0\.weight'.*, rank 1 has 'cells\.weight"):
         step(*pairs[min(rank, 1)], 0, rank, size)
+
+
+def _sharded(name: str) -> tuple[Any, Any]:
+    model = build(name, torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), shard=True)
+
+
+def _compute(model: Any, number: int, rank: int, size: int) -> None:
+    inputs, targets = batch(number, size, torch.float32)
+    loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+
+
+@pytest.mark.parametrize("kinds", [["mlp", "recurrent"], ["mlp", "mlp"]], ids=["other_shapes", "equal_shapes"])
+@pytest.mark.parametrize("call", ["step", "clip", "scaler"])
+def test_sharded_steps_in_another_order(call: str, kinds: list[str], rank: int, size: int) -> None:
+    pairs = [_sharded(kind) for kind in kinds]
+    scaler = grad_scaler(enabled=call == "scaler")
+
+    def step_all(number: int) -> None:
+        for model, optimizer in pairs:
+            optimizer.zero_grad()
+            _compute(model, number, rank, size)
+            optimizer.step()
+            assert_same_on_all_ranks(model)
+
+    step_all(0)
+    model, optimizer = pairs[min(rank, 1)]
+    optimizer.zero_grad()
+    _compute(model, 1, rank, size)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(DisagreementError) as caught:
+        optimizer.clip_grad_norm_(1.0) if call == "clip" else scaler.step(optimizer)
+    text = str(caught.value)
+    assert text.startswith("ranks step different models: rank 0 makes a later step of ZeroRedundancyOptimizer with")
+    assert "'0.weight'" in text
+    for each in kinds:
+        assert NAMES[each] in text
+    step_all(1)
+
+
+def test_a_sharded_optimizer_that_one_rank_makes_alone(rank: int, size: int) -> None:
+    model, optimizer = _sharded("mlp")
+    with pytest.raises(DisagreementError, match="rank 0 makes the first step of ZeroRedundancyOptimizer with"):
+        _sharded("mlp") if rank == 0 else optimizer.step()
+    _compute(model, 0, rank, size)
+    optimizer.step()
+    assert_same_on_all_ranks(model)
+
+
+def test_a_sharded_step_while_others_make_another(rank: int, size: int) -> None:
+    pairs = [_sharded("mlp"), (recurrent := build("recurrent"), sgd(recurrent))]
+    step(*pairs[1], 0, rank, size)
+    with pytest.raises(DisagreementError, match=r"ranks step different models: rank 0 makes a later step of Zero"):
+        pairs[0][1].step() if rank == 0 else step(*pairs[1], 1, rank, size)
+    step(*pairs[1], 1, rank, size)
+    _compute(pairs[0][0], 0, rank, size)
+    pairs[0][1].step()
+    for model, _ in pairs:
+        assert_same_on_all_ranks(model)

@@ -103,7 +103,7 @@ def test_what_cannot_be_sharded_is_refused(what: str) -> None:
 @pytest.mark.usefixtures("two_ranks")
 def test_ranks_with_different_parameters() -> None:
     parameters = [torch.nn.Parameter(torch.ones(2 + hvd.rank()))]
-    with pytest.raises(hvd.HorovodInternalError, match="the ranks share different parameters: at position 0, rank 0"):
+    with pytest.raises(hvd.HorovodInternalError, match="ranks optimize different parameters: at position 0, rank 0"):
         hvd.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
 
 
