@@ -376,12 +376,32 @@ def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start)
     assert done.code == 0, done.output
 
 
+def test_processes_that_meet_at_a_store_which_ranks_may_have_set_for_themselves_warn(run_job: Start) -> None:
+    done = run_job(
+        2,
+        f"""
+        import os, subprocess, sys
+        import perseus_like.numpy as hvd
+
+        hvd.init()
+        os.environ["MASTER_PORT"] = os.environ["PET_MASTER_PORT"]
+        child = subprocess.run([sys.executable, "-c", {WITHOUT_TORCH!r}], capture_output=True, text=True)
+        assert child.stdout == f"rank {{hvd.rank()}} of 2: [3.0, 3.0, 3.0]\\n" * 3, child.stderr
+        text = f"started by rank {{hvd.rank()}} (pid {{os.getpid()}}) of a job of 2"
+        assert child.stderr.count(text) == 1, child.stderr
+        hvd.barrier()
+        """,
+    )
+    assert done.code == 0, done.output
+
+
 def test_a_process_that_a_rank_of_srun_starts_gets_an_error(tmp_path: Path) -> None:
     program = f"""
-import subprocess, sys
+import os, subprocess, sys
 import perseus_like.numpy as hvd
 
 hvd.init()
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PET_MASTER_PORT"]  # without RANK
 child = subprocess.run([sys.executable, "-c", {PRINT_SIZE!r}], capture_output=True, text=True)
 assert f"started by rank {{hvd.rank()}} (pid " in child.stderr, child.stderr
 hvd.barrier()
