@@ -301,7 +301,7 @@ def _warn_once(text: str) -> None:
 
 
 class _Rank(NamedTuple):
-    """What a rank tells the processes that it starts while its session runs."""
+    """The identity of a rank, which it gives to the processes that it starts while its session runs."""
 
     pid: int
     rank: int
