@@ -5,17 +5,21 @@ The rule: a sign of several ranks means that the ranks meet, or `init` raises. I
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 import re
 import stat
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .errors import UnavailableError
 from .tcp_rendezvous import Place
+
+_log = logging.getLogger("perseus_like")
 
 ALONE = "PERSEUS_ALONE"
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -265,13 +269,23 @@ def number(name: str) -> int:
 
 
 def require_own_rank() -> None:
-    """Raises UnavailableError in a process that a rank has started, and that has inherited its launcher's variables."""
-    if _is_descendant():
-        pid, rank, *_ = _rank_above()
+    """Raises UnavailableError in a process that a rank has started, and that has inherited its launcher's variables.
+
+    Warns if such a process has a store of its own and the rank's own number: its rank may have set these for itself.
+    """
+    rank = _rank_above()
+    if rank is not None and not _has_own_store(rank):
         raise UnavailableError(
-            f"init(): this process was started by rank {rank} (pid {pid}) of a job, so it is no rank itself. "
+            f"init(): this process was started by rank {rank.rank} (pid {rank.pid}) of a job, so it is no rank itself. "
             "Communicate in that rank, start this process with a launcher of its own, such as perseusrun, or set "
             f"{ALONE}=1"
+        )
+    if rank is not None and (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank.rank), str(rank.size)):
+        _warn_once(
+            f"init(): this process was started by rank {rank.rank} (pid {rank.pid}) of a job of {rank.size}, which has "
+            f"set MASTER_ADDR={os.environ['MASTER_ADDR']} and MASTER_PORT={os.environ['MASTER_PORT']} for it or for "
+            f"itself. Such processes of all {rank.size} ranks make a second job there. Remove these variables or set "
+            f"{ALONE}=1 if they shall not"
         )
     if _has_lost_pmi() and foreign() is None:
         raise UnavailableError(
@@ -281,19 +295,32 @@ def require_own_rank() -> None:
         )
 
 
-# A rank sets this variable while its session runs: its pid, its rank, and the values of its launcher's variables and of
-# its store's.
-_VARIABLE = "PERSEUS_STARTED_BY"
+@functools.cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
+
+
+class _Rank(NamedTuple):
+    """The identity of a rank, which it gives to the processes that it starts while its session runs."""
+
+    pid: int
+    rank: int
+    size: int
+    launcher: dict[str, str | None]  # the values of its launcher's variables
+    store: dict[str, str | None]  # and of its store's
+
+
+_VARIABLE = "PERSEUS_STARTED_BY"  # the rank sets it to a _Rank
 _STORE = ("RANK", "WORLD_SIZE", *_ADDRESS)
 _inherited: dict[str, str] = {}  # the variable as the rank above has set it
 
 
-def mark_rank(rank: int) -> None:
+def mark_rank(rank: int, size: int) -> None:
     """Lets processes that this one starts see that they are no ranks."""
     above = os.environ.get(_VARIABLE)
     if above and json.loads(above)[0] != os.getpid():
         _inherited[_VARIABLE] = above
-    os.environ[_VARIABLE] = json.dumps([os.getpid(), rank, _identity(), _values(_STORE)])
+    os.environ[_VARIABLE] = json.dumps(_Rank(os.getpid(), rank, size, _identity(), _values(_STORE)))
 
 
 def unmark_rank() -> None:
@@ -307,21 +334,20 @@ def _is_descendant() -> bool:
     return rank is not None and not _has_own_store(rank)
 
 
-def _rank_above() -> Any:
-    """Returns the pid and the rank of the rank that has started this process, and the values of its variables.
-
-    None if there is no such rank, or if this process has a launcher of its own.
-    """
-    rank = json.loads(os.environ.get(_VARIABLE, "null"))
-    if rank is None or rank[0] == os.getpid() or _has_pmi():
+def _rank_above() -> _Rank | None:
+    """Returns the rank that has started this process. None if there is no such rank, or a launcher in between."""
+    if _VARIABLE not in os.environ:
         return None
-    return rank if any(rank[2].values()) and rank[2] == _values(rank[2]) else None
+    rank = _Rank(*json.loads(os.environ[_VARIABLE]))
+    if rank.pid == os.getpid() or _has_pmi():
+        return None
+    return rank if any(rank.launcher.values()) and rank.launcher == _values(rank.launcher) else None
 
 
-def _has_own_store(rank: Any) -> bool:
+def _has_own_store(rank: _Rank) -> bool:
     """Returns whether the rank that has started this process has given it another store than its own."""
     store = _values(_STORE)
-    return all(store.values()) and store != rank[3]
+    return all(store.values()) and store != rank.store
 
 
 def _identity() -> dict[str, str | None]:
@@ -335,7 +361,7 @@ def _identity() -> dict[str, str | None]:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         names += ["MASTER_PORT", "RANK"]
     elif not is_of_core and (launcher := foreign()):
-        names += [launcher.rank, launcher.size, *launcher.job, "MASTER_PORT"]
+        names += [launcher.rank, launcher.size, *launcher.job]
     return _values(filter(None, names))
 
 

@@ -62,6 +62,6 @@ def _disconnect() -> None:
         _connected.pop().close()
 
 
-session.on_start(lambda: launchers.mark_rank(session.core.rank()))
+session.on_start(lambda: launchers.mark_rank(session.core.rank(), session.core.size()))
 session.on_stop(launchers.unmark_rank)
 session.on_stop(_disconnect)

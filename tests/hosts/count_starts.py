@@ -124,7 +124,8 @@ def srun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str]:
 def of_one_driver(text: str, *words: str) -> Callable[[str, Path, int], Iterator[str]]:
     def run(python: str, folder: Path, starts: int) -> Iterator[str]:
         (folder / "driver.py").write_text(text)
-        variables = {"RAY_USAGE_STATS_ENABLED": "0", "PYSPARK_PYTHON": python, "CUDA_VISIBLE_DEVICES": ""}
+        variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # workers are not slower than others
+        variables |= {"PYSPARK_PYTHON": python, "CUDA_VISIBLE_DEVICES": ""}
         variables |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
         driver = subprocess.Popen(
             [python, "driver.py", str(folder / "train.py"), str(starts), *words],

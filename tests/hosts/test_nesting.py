@@ -1,4 +1,4 @@
-"""Checks that launchers below the srun of a real Slurm start ranks that meet: torchrun, accelerate, Lightning."""
+"""Checks that ranks of a launcher below another one meet: in a real Slurm, and below the mpirun of each MPI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import with_pmi
+from .conftest import OnHosts, TestBeds, with_pmi
 from .slurm_cluster import Run
 
 pytest.importorskip("torch")
@@ -25,7 +25,8 @@ print(f"rank {hvd.rank()} of {hvd.size()}: {total.tolist()}\\n", end="", flush=T
 """
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 ON_EACH_HOST = ["-N", "2", "-n", "2"]
-RENDEZVOUS = ["--rdzv-id", "job", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:29500"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+TORCHRUN += ["--rdzv-id", "job", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h1:29500"]
 
 
 @pytest.fixture
@@ -42,8 +43,35 @@ def check(output: str) -> None:
 
 @pytest.mark.parametrize("pmi", ["none", "pmi2"])
 def test_srun_of_one_torchrun_on_each_host(pmi: str, slurm: Run, train: str) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *RENDEZVOUS]
-    done = slurm("srun", with_pmi(slurm, pmi), *ON_EACH_HOST, *torchrun, train)
+    done = slurm("srun", with_pmi(slurm, pmi), *ON_EACH_HOST, *TORCHRUN, train)
+    assert done.returncode == 0, done.stdout
+    check(done.stdout)
+
+
+# The options of an mpirun for one process on each host. SHELL stands for the remote shell.
+OF_HYDRA = "-launcher ssh -launcher-exec SHELL -iface eth0 -hosts h1,h2 -ppn 1"
+MPIRUNS = {
+    "mpich": OF_HYDRA,
+    "openmpi": "--allow-run-as-root --prtemca plm_ssh_agent SHELL --prtemca prte_if_include eth0 --host h1:1,h2:1",
+    "impi": OF_HYDRA,
+}
+
+
+@pytest.mark.packaging  # environments with other MPIs
+@pytest.mark.parametrize("mpi", MPIRUNS)
+def test_mpirun_of_one_torchrun_on_each_host(
+    mpi: str,
+    test_beds: TestBeds,
+    environment_with: Callable[[str], Path],
+    to_end: OnHosts,
+    train: str,
+    tmp_path: Path,
+) -> None:
+    test_bed = test_beds(2)
+    mpirun = str(environment_with(mpi) / "bin" / "mpirun")
+    options = MPIRUNS[mpi].replace("SHELL", test_bed.remote_shell).split()
+    line = test_bed.command("h1", [mpirun, *options, "-np", "2", *TORCHRUN, train], tmp_path)
+    done = to_end(line, joined=True, I_MPI_PIN="0")
     assert done.returncode == 0, done.stdout
     check(done.stdout)
 
@@ -63,6 +91,29 @@ def test_accelerate_launch_in_an_allocation(
     else:
         line = f"{accelerate} {ACCELERATE} {OF_TWO_HOSTS} {train}"
         done = slurm("srun", "--mpi=none", *ON_EACH_HOST, "sh", "-c", line)
+    assert done.returncode == 0, done.stdout
+    check(done.stdout)
+
+
+# The start of DeepSpeed's launcher, and its options. With `--launcher slurm`, it starts the ranks by srun.
+DEEPSPEED = {
+    "salloc": ("salloc -N 1 -n 2", "--num_gpus 2"),
+    "srun": ("srun --mpi=none -N 2 -n 2", "--hostfile hosts --no_ssh --node_rank $SLURM_NODEID --master_addr h1"),
+    "salloc, --launcher slurm": (
+        "salloc -N 2 -n 2",
+        "--hostfile hosts --no_ssh_check --launcher slurm --launcher_args=--mpi=none --master_addr h1",
+    ),
+}
+
+
+@pytest.mark.parametrize("start", DEEPSPEED)
+def test_deepspeed_in_an_allocation(
+    start: str, slurm: Run, train: str, environment: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "hosts").write_text("h1 slots=1\nh2 slots=1\n")
+    shell, options = DEEPSPEED[start]
+    line = f"exec {environment('clients')} -m deepspeed.launcher.runner {options} {train}"
+    done = slurm(*shell.split(), "sh", "-c", line, DS_ACCELERATOR="cpu")
     assert done.returncode == 0, done.stdout
     check(done.stdout)
 

@@ -15,7 +15,7 @@ from tests.job import LIMIT_SECONDS, Start
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
 # Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
 # flux-core; Lightning's LSFEnvironment for jsrun; Slurm's plugin mpi/cray_shasta for PALS; pkg/constants/constants.go
-# of kubeflow/trainer.
+# of kubeflow/trainer; the guide "Multi-worker training with Keras" of TensorFlow.
 SEVERAL = {
     "horovod": {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"},
     "flux": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "2"},
@@ -122,6 +122,7 @@ def test_one_rank_is_alone(launcher: str, tmp_path: Path) -> None:
 # The variables of a rank, by the launcher. "port" and "rank" stand for a free port and the rank. Ray Train
 # (ray/train/torch/config.py) and Azure ML (its page "Distributed GPU training guide") set the same as torchrun, and
 # LOCAL_RANK and NODE_RANK. TorchDistributor, Kubeflow's runtime torch-distributed and SageMaker run torchrun itself.
+# Those of srun are from runs of Slurm 22.05, those of flux and jsrun from the sources above.
 MEET = {
     "torchrun": {"RANK": "rank", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "port"},
     "srun on one host": {
@@ -376,12 +377,32 @@ def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start)
     assert done.code == 0, done.output
 
 
+def test_processes_that_meet_at_a_store_which_ranks_may_have_set_for_themselves_warn(run_job: Start) -> None:
+    done = run_job(
+        2,
+        f"""
+        import os, subprocess, sys
+        import perseus_like.numpy as hvd
+
+        hvd.init()
+        os.environ["MASTER_PORT"] = os.environ["PET_MASTER_PORT"]
+        child = subprocess.run([sys.executable, "-c", {WITHOUT_TORCH!r}], capture_output=True, text=True)
+        assert child.stdout == f"rank {{hvd.rank()}} of 2: [3.0, 3.0, 3.0]\\n" * 3, child.stderr
+        text = f"started by rank {{hvd.rank()}} (pid {{os.getpid()}}) of a job of 2"
+        assert child.stderr.count(text) == 1, child.stderr
+        hvd.barrier()
+        """,
+    )
+    assert done.code == 0, done.output
+
+
 def test_a_process_that_a_rank_of_srun_starts_gets_an_error(tmp_path: Path) -> None:
     program = f"""
-import subprocess, sys
+import os, subprocess, sys
 import perseus_like.numpy as hvd
 
 hvd.init()
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PET_MASTER_PORT"]  # without RANK
 child = subprocess.run([sys.executable, "-c", {PRINT_SIZE!r}], capture_output=True, text=True)
 assert f"started by rank {{hvd.rank()}} (pid " in child.stderr, child.stderr
 hvd.barrier()

@@ -8,6 +8,8 @@ import pytest
 
 from perseus_like.launchers import OwnLauncher, own
 
+# The variables are those of runs of Open MPI, prterun, MPICH, Intel MPI and Slurm, and by their sources those of flux
+# (src/shell/pmi/pmi.c of flux-core) and MVAPICH (chapter "MPIRUN_RSH Parameters" of the MVAPICH2 user guide).
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "9", "HYDI_CONTROL_FD": "7"}
 SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}
 PERSEUSRUN = {"PERSEUS_RANK": "0", "PERSEUS_SIZE": "4", "PERSEUS_RENDEZVOUS": "x"}

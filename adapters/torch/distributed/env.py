@@ -56,7 +56,7 @@ def export_world() -> None:
     host, port = broadcast_object((_host_name(), _free_port()), 0, "torch.world")
     os.environ.setdefault("MASTER_ADDR", host)
     os.environ.setdefault("MASTER_PORT", str(port))
-    launchers.mark_rank(core.rank())  # a process of this rank inherits this store, which is not its own
+    launchers.mark_rank(core.rank(), core.size())  # a process of this rank inherits this store, which is not its own
     if not any(allgather_object(has_accelerator(), "torch.accelerators")):
         # Without this variable, accelerate looks for a GPU, finds none, and continues with one process. If one rank has
         # a GPU, all leave the choice to accelerate, so that ranks do not silently train on different kinds of devices.
