@@ -12,7 +12,7 @@ from .errors import UnavailableError
 from .process_set_registration import register
 from .protocol.failure_record import note_init
 from .session import session
-from .start import start_foreign
+from .start import start_alone, start_foreign
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:
@@ -90,7 +90,7 @@ def _start_launched(comm: Any) -> bool:
     if launchers.is_alone():
         if comm is not None:
             raise ValueError(f"init(comm=…) contradicts {launchers.ALONE}=1, which makes a job of one rank; omit one")
-        return session.start({}, rendezvous=(0, 1, lambda mine: [mine]))
+        return start_alone()
     launchers.require_own_rank()
     launcher = None if launchers.launched() or _is_world(comm) else launchers.foreign()
     if launcher is None:

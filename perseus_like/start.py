@@ -18,10 +18,17 @@ def start(holder: str) -> bool:
     Returns True if it has started one.
     """
     if not session.is_running():
+        if launchers.is_alone():
+            return start_alone(holder)
         launchers.require_own_rank()
         if not launchers.launched() and (launcher := launchers.foreign()):
             return start_foreign(launcher, holder)
     return session.start({}, holder=holder)
+
+
+def start_alone(holder: str = "init") -> bool:
+    """Starts a session of this process alone."""
+    return session.start({}, rendezvous=(0, 1, lambda mine: [mine]), holder=holder)
 
 
 def start_foreign(launcher: launchers.Launcher, holder: str = "init") -> bool:
@@ -39,7 +46,7 @@ def start_foreign(launcher: launchers.Launcher, holder: str = "init") -> bool:
     if rank >= size:
         raise ValueError(f"init(): {launcher.rank}={rank} contradicts {launcher.size}={size}; set both, or neither")
     if size == 1:
-        return session.start({}, rendezvous=(0, 1, lambda mine: [mine]), holder=holder)
+        return start_alone(holder)
     if launcher is launchers.TORCHRUN and importlib.util.find_spec("torch") is not None:
         # Only this program decides whether torch is imported, so the adapter is not named statically.
         store = importlib.import_module(".torch.distributed.launched", __package__)

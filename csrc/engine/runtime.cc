@@ -63,9 +63,10 @@ void end_start(std::shared_ptr<Session> session) {
 void start_session(Config config, BootstrapOptions options) {
   auto& state = runtime();
   if (state.forked) {
-    throw Error(ErrorKind::not_initialized,
-                "init() was called in a process forked from an initialised one; start "
-                "ranks with perseusrun or mpirun, or use the 'spawn' start method");
+    throw Error(
+        ErrorKind::not_initialized,
+        "init() was called in a process forked from an initialised one, so it is no rank itself; communicate in "
+        "the process that it was forked from, or start ranks with perseusrun or mpirun");
   }
   const std::scoped_lock changing(state.changing);
   static std::once_flag once;

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +234,16 @@ def test_variables_that_contradict_one_another_are_an_error(wrong: dict[str, str
 def test_a_rank_of_perseusrun_may_be_alone(run_job: Start) -> None:
     done = run_job(2, PRINT_SIZE.replace("; ", "\n"), joined=True, PERSEUS_ALONE="1")
     assert done.stdout.count("size 1") == 2, done.output
+
+
+def test_a_rank_of_mpirun_may_be_alone_in_torch(to_end: Any) -> None:
+    pytest.importorskip("torch")
+    program = (
+        "import torch.distributed as dist; dist.init_process_group('perseus'); print('size', dist.get_world_size())"
+    )
+    mpirun = Path(sys.executable).with_name("mpirun")
+    done = to_end([mpirun, "-n", "2", sys.executable, "-c", program], PERSEUS_ALONE="1")
+    assert done.stdout == "size 1\n" * 2, done.stderr
 
 
 def test_ranks_of_torchrun_meet(run_job: Start) -> None:

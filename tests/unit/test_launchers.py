@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from perseus_like_autoload import LAUNCHER_VARIABLES
 
-from perseus_like.launchers import OwnLauncher, own
+from perseus_like.launchers import LAUNCHERS, TORCHRUN, OwnLauncher, own
 
 # The variables are those of runs of Open MPI, prterun, MPICH, Intel MPI and Slurm, and by their sources those of flux
 # (src/shell/pmi/pmi.c of flux-core) and MVAPICH (chapter "MPIRUN_RSH Parameters" of the MVAPICH2 user guide).
@@ -89,3 +90,10 @@ def test_contradictions_are_errors(variables: dict[str, str], text: str, monkeyp
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=text):
         own()
+
+
+def test_torch_looks_for_each_launcher_whose_ranks_meet() -> None:
+    """torch loads perseus_like_autoload in every program, so its list is its own."""
+    for launcher in LAUNCHERS:
+        if launcher is not TORCHRUN and not launcher.meet.startswith("an error"):
+            assert {launcher.rank, launcher.size, *launcher.also} & set(LAUNCHER_VARIABLES), launcher.name

@@ -20,10 +20,10 @@ from typing import Any
 from . import as_gloo, compat, local_store
 
 NAME = "perseus"
-# perseusrun and each mpirun set at least one of these; csrc/bootstrap/launcher.cc reads them.
+# The launchers whose ranks find each other set at least one of these. perseus_like/launchers.py has all that they set.
 LAUNCHER_VARIABLES = (
     *("PERSEUS_RENDEZVOUS", "PERSEUS_ELASTIC", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"),
-    "SLURM_STEP_NUM_TASKS",
+    *("SLURM_STEP_NUM_TASKS", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK"),
 )
 
 logger = logging.getLogger("perseus_like")
