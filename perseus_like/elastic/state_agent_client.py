@@ -176,7 +176,8 @@ def _receive_answer(connection: socket.socket) -> tuple[Message, int | None]:
             if not data:
                 raise UnavailableError("the state agent of this elastic job has ended before it sent its state")
             for message in reader.take(data):
-                return message, memory.pop() if memory else None
+                if message["kind"] == "stored":  # the agent may have passed on a host update before
+                    return message, memory.pop() if memory else None
     finally:
         for descriptor in memory:
             os.close(descriptor)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import perseus_like.launch.elastic.agent as agent_program
-from perseus_like.elastic.state_agent_client import StateAgentClient
+from perseus_like.elastic.state_agent_client import StateAgentClient, _receive_answer
 from perseus_like.errors import UnavailableError
 from perseus_like.protocol.agent_protocol import MARK, check_memory, seal, socket_names
 from perseus_like.protocol.authentication import authenticate, new_secret
 from perseus_like.protocol.messages import encode
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, wait_until
 
 from .conftest import AsOtherUser
 
@@ -187,6 +187,24 @@ def test_a_stored_state_is_returned(agent: RunningAgent) -> None:
     check_memory(descriptors[0], 5)
     for descriptor in (memory, *descriptors):
         os.close(descriptor)
+
+
+def test_a_host_update_is_not_taken_for_the_state(agent: RunningAgent) -> None:
+    """The new rank 0 would begin training anew if it took an update, which comes at any moment, for an empty state."""
+    agent.start()
+    memory = memory_of(b"state")
+    with agent.connect() as connection:
+        authenticate(connection, agent.secret)
+        socket.send_fds(connection, [encode("store", version=[1, 1], size=5)], [memory])
+        wait_until(lambda: agent.version() == [1, 1], "the agent has no state")
+        agent.send("hosts", stamp=1, result=2)
+        assert agent.version() == [1, 1]  # the agent has passed on the update by now
+        connection.sendall(encode("take"))
+        answer, copy = _receive_answer(connection)
+        assert copy is not None
+        check_memory(copy, answer["size"])
+        os.close(copy)
+    os.close(memory)
 
 
 def test_a_paused_agent_waits_without_a_limit() -> None:

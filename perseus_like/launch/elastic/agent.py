@@ -14,7 +14,7 @@ anonymous memory, which is sealed.
     ping                                        →
                                                 ←  pong: the version of the state that it keeps
     pause: the launcher is about to be stopped  →  (waits without a limit for the next message)
-    hosts: passed on to all workers             →
+    hosts: passed on to workers that have begun →
                                                 ←  begun, died, leaving: of a worker of a rank and generation
     worker
     begun, leaving                              →
@@ -93,7 +93,8 @@ class Agent:
                 self._deadline = None
             elif kind == "hosts":
                 for worker in self._workers.values():
-                    worker.send(encode(**message))
+                    if worker.rank is not None:  # other connections wait for the state
+                        worker.send(encode(**message))
 
     def _listen_at(self, names: Iterable[str], secret: str) -> None:
         """Listens at the first name that is free."""
