@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.job import run_to_end, wait_until
 
@@ -73,7 +74,7 @@ def slurm_cluster(folder: Path) -> Iterator[Run]:
     (folder / "munge" / "key").write_bytes(os.urandom(1024))
     (folder / "munge" / "key").chmod(0o400)
     (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder))
-    variables = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
+    variables: dict[str, Any] = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
     log = (folder / "log").open("a")
     with NetworkTestBed(2) as test_bed, log, contextlib.ExitStack() as stack:
 
@@ -98,7 +99,7 @@ def slurm_cluster(folder: Path) -> Iterator[Run]:
         info = test_bed.command("h1", ["sinfo", "-h", "-o", "%D %t"])
         wait_until(lambda: run_to_end(info, **variables).stdout == "2 idle\n", (folder / "log").read_text)
 
-        def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
             return run_to_end(test_bed.command("h1", list(words), folder), joined=True, **variables, **more)
 
         yield run
