@@ -29,7 +29,7 @@ SHORT_FILE = 30
 SHORT_FUNCTION = 3
 
 LAUNCH = """
-import atexit, json, sys
+import json, sys
 from pathlib import Path
 import perseus_like
 
@@ -173,7 +173,7 @@ def walk(name: str) -> Calls:
     return calls_of([*ranks, ROOT / "tests/walks.py", name])
 
 
-def told(calls: Calls) -> str:
+def counted(calls: Calls) -> str:
     return f"{len(calls)} in {len({file for file, _ in calls})}"
 
 
@@ -184,8 +184,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = from_sources(options.root)
     if not options.sources:
-        rows.append(("calls and files of one gradient", told(walk("gradient")), "≤ 26 in 6"))
-        rows.append(("calls and files of dist.all_reduce", told(walk("all_reduce")), "≤ 14 in 4"))
+        rows.append(("calls and files of one gradient", counted(walk("gradient")), "≤ 26 in 6"))
+        rows.append(("calls and files of dist.all_reduce", counted(walk("all_reduce")), "≤ 14 in 4"))
         rows.append(("calls of the launcher for two ranks", len(calls_of(["-c", LAUNCH])), "≤ 700"))
     width = max(len(name) for name, _, _ in rows)
     for name, value, bar in rows:

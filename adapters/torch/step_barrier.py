@@ -42,27 +42,26 @@ class StepBarrier:
     ) -> StepBarrier:
         """Blocks until all ranks are here.
 
-        `number`: of the optimizer. `partial_steps`: the steps of this rank without ranks that had joined, since all
-        ranks met.
-        `has_loaded`: this rank has loaded a state since then. `has_written`: its program has written parameters since
-        the last step. `has_failed`: it is to raise an error. `trains_others`: it trains other parameters
-        than before.
+        `number`: the optimizer's number. `partial_steps`: the steps of this rank without ranks that had joined, since
+        all ranks met. `has_loaded`: this rank has loaded a state since then. `has_written`: its program has written
+        parameters since the last step. `has_failed`: it is to raise an error. `trains_others`: it trains other
+        parameters than before.
+
         DisagreementError if a rank steps another optimizer.
         """
         size, place = process_set.size() or 1, process_set.rank() or 0
         values = torch.zeros(6 + 2 * size, dtype=torch.float64)
-        values[:6] = torch.tensor(
-            [found_infinity, has_loaded, loss_scale, loss_scale * loss_scale, number + 1, (number + 1) ** 2]
-        )
+        values[:4] = values.new_tensor([found_infinity, has_loaded, loss_scale, loss_scale * loss_scale])
+        values[4:6] = values.new_tensor([number + 1, (number + 1) ** 2])
         values[6 + place] = 1.0 + partial_steps
         values[6 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
         infinities, loads, scales, squares, numbers, squares_of_numbers, *rest = reduced
         by_place = rest[:size]
         writers, failed, changed = (
-            tuple(number for number, bits in enumerate(rest[size:]) if int(bits) & bit) for bit in (1, 2, 4)
+            tuple(at for at, bits in enumerate(rest[size:]) if int(bits) & bit) for bit in (1, 2, 4)
         )
-        present = tuple(number for number, each in enumerate(by_place) if each)
+        present = tuple(at for at, each in enumerate(by_place) if each)
         if len(present) * squares_of_numbers != numbers * numbers:
             raise DisagreementError("the ranks step different sharded optimizers")
         same_scales = abs(len(present) * squares - scales * scales) <= 1e-9 * scales * scales or bool(infinities)
@@ -94,7 +93,7 @@ class StepBarrier:
 
 
 def is_true_on_some_rank(process_set: ProcessSet, name: str, number: int, mine: bool) -> bool:
-    """Blocks until all ranks are here. `number`: of the optimizer; DisagreementError if a rank steps another one."""
+    """Blocks until all ranks are here. DisagreementError if a rank has another `number`, that of its optimizer."""
     values = torch.tensor([mine, number, -number], dtype=torch.float64)
     reduced = verbs.reduce_in_place(values, Max, name, process_set=process_set, start=Start.call).result().tolist()
     found, largest, smallest = reduced

@@ -46,8 +46,8 @@ void ProcessSetEngine::break_off(const Status& reason, bool all) {
   if (!closed_.done()) closed_.finish({});
 }
 
-// Receives what other ranks sent before they left, so that receives posted later still get it, and that a request which
-// they made fail has their error in place of their end.
+// Receives what other ranks sent before they left. Receives that are posted later still get their messages. A request
+// that failed has the error that all ranks get, and not the loss of these ranks.
 void ProcessSetEngine::receive_last_messages() {
   try {
     ControlMessage message;
