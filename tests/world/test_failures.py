@@ -160,7 +160,7 @@ except HorovodInternalError as error:
 """
 
 
-def test_the_end_of_a_rank_does_not_hide_the_error_that_it_told(
+def test_the_end_of_a_rank_does_not_hide_the_error_that_it_reported(
     ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
 ) -> None:
     world = ranks(2, ENDS_AFTER_A_DISAGREEMENT, launcher=patient_launcher)
