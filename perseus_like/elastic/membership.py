@@ -63,7 +63,7 @@ class Membership:
     def take_over(self, state: Replaceable) -> None:
         """Does nothing: the state is in this process, or comes from rank 0."""
 
-    def report_synced(self) -> None:
+    def report_synced(self, state: object) -> None:
         """Reports that this worker has the training's state and can give it to others."""
         self._send("synced")
 

@@ -52,7 +52,7 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], Any]) -> Callable[.
                     if not skip_sync:
                         state.sync()
                         if worker:
-                            worker.report_synced()
+                            worker.report_synced(state)
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
                     logger.warning("going back to the last commit, in a new session: %s", error)

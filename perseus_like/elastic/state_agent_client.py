@@ -84,6 +84,9 @@ class StateAgentClient:
     def store(self, state: Replaceable) -> None:
         """Sends the state agent a copy of the committed state. Only the lowest rank of each host sends it."""
         self._commits += 1
+        self._keep(state)
+
+    def _keep(self, state: Replaceable) -> None:
         if session.core.local_rank() != 0:
             return
         memory = os.memfd_create("perseus-elastic-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -94,8 +97,9 @@ class StateAgentClient:
             line = encode("store", version=[self._generation, self._commits], size=file.tell())
             socket.send_fds(self._connection, [line], [memory])
 
-    def report_synced(self) -> None:
-        """Does nothing: only the copies in the agents count."""
+    def report_synced(self, state: Replaceable) -> None:
+        """Gives this host's agent the state with which the generation begins. It may have missed some generations."""
+        self._keep(state)
 
     def leave_failed(self) -> NoReturn:
         """Ends this process without MPI_Finalize: MPI's world has lost a member and cannot be repaired."""

@@ -180,7 +180,7 @@ class ClusterJob:
             self.plan()
         elif kind == "pong":
             found.version = message["version"]
-            self._had_state = self._had_state or found.version is not None
+            self._had_state = self._had_state or _has_commits(found.version)
         elif message.get("generation") != self._generation:
             return
         elif kind == "begun":
@@ -214,8 +214,17 @@ class ClusterJob:
         if self._had_state and not any(found.version for found in here):
             self._give_up("no host that has the training's state is left")
             return
+        if any(_generation_of(found) > _generation_of(here[0]) for found in self._returning()):
+            self._wait()
+            return
         size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
         self._form(assign_ranks([Host(found.host, usable[found.host]) for found in here], size), size)
+
+    def _returning(self) -> list[HostAgent]:
+        """Returns the agents of the hosts that are not used for a while after a failure."""
+        usable = self._hosts.usable()
+        away = set() if self._settings.cooldown is None else self._hosts.found.keys() - usable.keys()
+        return [found for found in self._agents.values() if found.host in away]
 
     def _form(self, hosts: list[Host], size: int) -> None:
         limit = self._settings.reset_limit
@@ -275,7 +284,7 @@ class ClusterJob:
         if not self._died and not self._begun:
             self._give_up("its workers ended before they called init()")
             return
-        newest = max((found.version[0] for found in self._agents.values() if found.version), default=0)
+        newest = max((found.version[0] for found in self._agents.values() if _has_commits(found.version)), default=0)
         self._fruitless = 0 if newest == self._generation else self._fruitless + 1
         if self._fruitless == _MOST_FRUITLESS:
             self._give_up(f"{_MOST_FRUITLESS} generations in a row have failed before their first commit")
@@ -323,6 +332,15 @@ class ClusterJob:
         failures = self._failures or [Failure("the job", "was given up", 1, False)]
         for failure in failures:
             self._supervisor.fail(failure, 0.0)
+
+
+def _has_commits(version: list[int] | None) -> bool:
+    """Returns whether a state was committed, and not only the one with which a generation begins."""
+    return version is not None and version[1] > 0
+
+
+def _generation_of(found: HostAgent) -> int:
+    return found.version[0] if found.version else 0
 
 
 def _duration(seconds: float | None) -> str:
