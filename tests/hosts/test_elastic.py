@@ -108,13 +108,13 @@ def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, 
 
 
 def test_a_new_host_goes_on_alone_before_its_first_commit(test_beds: TestBeds, start: Start) -> None:
-    job = start(test_beds(2), "--min-np", "1", hosts="h1:1", pause="0.6")
+    job = start(test_beds(2), "--min-np", "1", hosts="h2:1", pause="0.6")
     job.commit_of(1)
-    job.hosts("h1:1,h2:1")
+    job.hosts("h2:1,h1:1")
     for _ in range(2):
         job.next_event("start", lambda event: bool(event["size"] == 2))
-    os.kill(rank_of(job, 0), signal.SIGKILL)  # rank 0 is on h1, whose agent had the only commits
-    job.next_line("1 workers on h2:1")
+    os.kill(rank_of(job, 0), signal.SIGKILL)  # rank 0 is on h2, whose agent had the only commits
+    job.next_line("1 workers on h1:1")
     assert job.finish() == 0, job.text
     job.assert_trained()
 
