@@ -113,6 +113,7 @@ class OwnChanges(NamedTuple):
     new: frozenset[int] = frozenset()  # parameters that need a gradient and have no place yet
     error: str = ""  # what all ranks shall raise
     misfits: bool = False  # a parameter has another dtype or device than its place
+    written: bool = False  # the program has written to gradients, which is no error
 
 
 class CommonChanges(NamedTuple):
@@ -134,6 +135,7 @@ class ChangeExchange:
         self._frozen: frozenset[int] = frozenset()
         self._pending: HandleEntry[Any] | None = None
         self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
+        self._writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
 
     def forget(self) -> None:
         """Begins anew, because the ranks or the parameters have changed."""
@@ -149,7 +151,8 @@ class ChangeExchange:
         changed = is_new or mine.misfits or bool(mine.removed or mine.new or mine.error)
         assert common_name.number is not None
         number = common_name.number + 1
-        head = np.array([changed, 1, number, number * number], np.int64)
+        writer = mine.written * (session.core.rank() + 1)
+        head = np.array([changed, 1, number, number * number, mine.written, writer], np.int64)
         self._pending = _arrays.reduce_in_place(
             head, Op.Sum, f"{common_name.name}.step", process_set=self._process_set, start=Start.waiter
         )
@@ -160,10 +163,19 @@ class ChangeExchange:
         if pending is None:  # they were asked before
             return True
         try:
-            self._changed, self._present, numbers, squares = pending.result().tolist()
+            self._changed, self._present, numbers, squares, self._writers, self._sum_of_writers = (
+                pending.result().tolist()
+            )
         except DisagreementError:  # another rank is at the first step of its owner
             return False
         return bool(self._present * squares == numbers * numbers)
+
+    def other_writers(self, mine: OwnChanges) -> str:
+        """Returns which other ranks have written to gradients, for a text; "" if none has. Call it after these."""
+        others = self._writers - mine.written
+        if others == 1:
+            return f"rank {self._sum_of_writers - mine.written * (session.core.rank() + 1) - 1}"
+        return f"{others} other ranks" if others else ""
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""

@@ -180,6 +180,8 @@ class GradientBuckets:
                 self._changes.send(self._common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 self._require_together()
+                if writers := self._changes.other_writers(mine):
+                    report(self._owner.name, [], subject=writers)
                 self._start_sparse()
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
@@ -318,7 +320,7 @@ class GradientBuckets:
         """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
         names = [self._names[index] for index in sorted(changes.written)]
         error = report(self._owner.name, names) if names else ""
-        return own_changes(parameters, self._known, changes.removed, error)
+        return own_changes(parameters, self._known, changes.removed, error)._replace(written=bool(names))
 
     def _apply(
         self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]

@@ -103,15 +103,19 @@ CLIP = (
 )
 
 
-def report(owner: str, names: Sequence[str], remedy: str = SYNCHRONIZE) -> str:
-    """Warns of gradients that the program has changed. Returns a text if that is to be an error."""
+def report(owner: str, names: Sequence[str], remedy: str = SYNCHRONIZE, subject: str = "the program") -> str:
+    """Warns of gradients that the program has changed. Returns a text if that is to be an error.
+
+    `names`: of the gradients, or none if those are of other ranks, which `subject` names.
+    """
     setting = os.environ.get(_SETTING) or "warn"
     if setting not in _CHOICES:
         raise ValueError(f"{_SETTING} is {setting!r}; it must be one of {', '.join(_CHOICES)}")
     if setting == "ignore":
         return ""
     few = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    text = f"{owner}: the program has changed gradients between backward() and step(), {remedy.format(few)}"
+    whose = few or "see the warning there"
+    text = f"{owner}: {subject} has changed gradients between backward() and step(), {remedy.format(whose)}"
     if setting == "error":
         return text
     warn_once(f"{text}; {_SETTING}=error makes this an error")

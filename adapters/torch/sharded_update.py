@@ -27,7 +27,7 @@ from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
 from .shard_writes import ProgramWrites, warn_of_writers
-from .step_barrier import StepBarrier, is_true_on_some_rank
+from .step_barrier import OwnStep, StepBarrier, is_true_on_some_rank
 
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
@@ -61,6 +61,7 @@ class ShardedUpdate:
         self._watch = GradientWatch([])
         self._addresses: list[int] = []
         self._writes = ProgramWrites()
+        self._has_touched = False  # the program has written to gradients, until other ranks know
         self._written = ""  # the name of a parameter that the program has written, until other ranks know
         self._error = ""  # what all ranks shall raise, likewise
         self._trains_others = False  # the program has frozen, unfrozen or added parameters, likewise
@@ -317,7 +318,7 @@ class ShardedUpdate:
             names = [
                 name for name, each in self._named() if id(each) in self._known and self._known[id(each)][0] in changed
             ]
-            self._error = report(OWNER, names, CLIP)
+            self._error, self._has_touched = report(OWNER, names, CLIP), True
 
     def _gather(
         self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0
@@ -397,10 +398,23 @@ class ShardedUpdate:
         """
         written, self._written = self._written, ""
         error, self._error = self._error, ""
-        mine = (found_infinity, loss_scale, self._partial_steps, self._has_loaded, bool(written))
+        touched, self._has_touched = self._has_touched, False
+        mine = OwnStep(
+            found_infinity,
+            loss_scale,
+            self._partial_steps,
+            self._has_loaded,
+            has_written=bool(written),
+            has_failed=bool(error),
+            trains_others=self._trains_others,
+            has_touched=touched,
+        )
         with self._together() as (name, number):
-            barrier = StepBarrier.of(self._set, name, number, *mine, bool(error), self._trains_others)
+            barrier = StepBarrier.of(self._set, name, number, mine)
         barrier.check(error, self._set)
+        if barrier.touched and not touched:
+            ranks = [(self._set.ranks or [0])[place] for place in barrier.touched]
+            report(OWNER, [], CLIP, subject=f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks")
         writers = len(self._group.places_on_host(barrier.writers))
         if written and writers > 1:
             warn_of_writers(written, writers)

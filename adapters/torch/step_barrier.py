@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +13,19 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
 from .autograd import verbs
+
+
+class OwnStep(NamedTuple):
+    """What this rank tells all ranks."""
+
+    found_infinity: bool
+    loss_scale: float
+    partial_steps: int  # its steps without ranks that had joined, since all ranks met
+    has_loaded: bool  # a state, since then
+    has_written: bool  # its program has written parameters since the last step
+    has_failed: bool  # it is to raise an error
+    trains_others: bool  # it trains other parameters than before
+    has_touched: bool  # its program has written to gradients since the last step
 
 
 @dataclass(frozen=True)
@@ -25,48 +39,30 @@ class StepBarrier:
     writers: tuple[int, ...]  # the places of the ranks whose program has written parameters since the last step
     failed: tuple[int, ...]  # the places of the ranks that have an error
     changed: tuple[int, ...]  # the places of the ranks that train other parameters than before
+    touched: tuple[int, ...]  # the places of the ranks whose program has written to gradients
     same_scales: bool  # their loss scales are equal
 
     @staticmethod
-    def of(
-        process_set: ProcessSet,
-        name: str,
-        number: int,
-        found_infinity: bool,
-        loss_scale: float,
-        partial_steps: int,
-        has_loaded: bool,
-        has_written: bool,
-        has_failed: bool,
-        trains_others: bool,
-    ) -> StepBarrier:
-        """Blocks until all ranks are here.
-
-        `number`: the optimizer's number. `partial_steps`: the steps of this rank without ranks that had joined, since
-        all ranks met. `has_loaded`: this rank has loaded a state since then. `has_written`: its program has written
-        parameters since the last step. `has_failed`: it is to raise an error. `trains_others`: it trains other
-        parameters than before.
-
-        DisagreementError if a rank steps another optimizer.
-        """
+    def of(process_set: ProcessSet, name: str, number: int, mine: OwnStep) -> StepBarrier:
+        """Blocks until all ranks are here. `number`: the optimizer's; DisagreementError if a rank has another one."""
         size, place = process_set.size() or 1, process_set.rank() or 0
         values = torch.zeros(6 + 2 * size, dtype=torch.float64)
-        values[:4] = values.new_tensor([found_infinity, has_loaded, loss_scale, loss_scale * loss_scale])
+        scale = mine.loss_scale
+        values[:4] = values.new_tensor([mine.found_infinity, mine.has_loaded, scale, scale * scale])
         values[4:6] = values.new_tensor([number + 1, (number + 1) ** 2])
-        values[6 + place] = 1.0 + partial_steps
-        values[6 + size + place] = float(has_written + 2 * has_failed + 4 * trains_others)
+        values[6 + place] = 1.0 + mine.partial_steps
+        flags = (mine.has_written, mine.has_failed, mine.trains_others, mine.has_touched)
+        values[6 + size + place] = float(sum(flag << at for at, flag in enumerate(flags)))
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
         infinities, loads, scales, squares, numbers, squares_of_numbers, *rest = reduced
         by_place = rest[:size]
-        writers, failed, changed = (
-            tuple(at for at, bits in enumerate(rest[size:]) if int(bits) & bit) for bit in (1, 2, 4)
-        )
+        places = [tuple(at for at, bits in enumerate(rest[size:]) if int(bits) >> bit & 1) for bit in range(4)]
         present = tuple(at for at, each in enumerate(by_place) if each)
         if len(present) * squares_of_numbers != numbers * numbers:
             raise DisagreementError("the ranks step different sharded optimizers")
         same_scales = abs(len(present) * squares - scales * scales) <= 1e-9 * scales * scales or bool(infinities)
         partial = int(max(by_place)) - 1
-        return StepBarrier(present, bool(infinities), partial, bool(loads), writers, failed, changed, same_scales)
+        return StepBarrier(present, bool(infinities), partial, bool(loads), *places, same_scales)
 
     def check(self, error: str, process_set: ProcessSet) -> None:
         """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks.

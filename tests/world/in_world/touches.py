@@ -186,6 +186,8 @@ def failures(
             apart = max(float((a - b).abs().max()) for a, b in zip(weights, alone, strict=True))
             if apart > 1e-5:
                 wrong.append(f"{name}: {apart:.2g} from one process")
+        if not error and noticed and not all(warnings for _, warnings, _ in everybody):
+            wrong.append(f"{name}: some ranks do not warn: {[warnings for _, warnings, _ in everybody]}")
         if noticed and (moment != "between backward and step" or action in ("freeze", "unfreeze", "unscale_")):
             wrong.append(f"{name}: a false alarm: {everybody}"[:300])
     return wrong
