@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch._compile import _disable_dynamo
 
-C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 _dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
@@ -43,48 +42,43 @@ def is_compiling() -> bool:
     return function is not None and bool(function())
 
 
-def no_dynamo(*names: str) -> Callable[[C], C]:
-    """Class decorator: the methods of these names, inherited ones too, run without Dynamo, also if C++ calls them.
+def untraced(function: F) -> F:
+    """Decorator: Dynamo does not look at this function, which calls `pause(None)` first, also if C++ calls it.
 
     Relies on: `torch._C._dynamo.eval_frame.set_eval_frame`, and `skip_code` or, since torch 2.7,
     `set_code_exec_strategy`. C++ calls methods of process groups and works also while Dynamo looks at every frame.
     Tried with: all.
-    Notices: the module or a function is missing; then methods stay as they are.
-    Lost then: compiled programs trace into these methods, and may fail with Dynamo's error.
+    Notices: the module or a function is missing; then functions stay as they are.
+    Lost then: compiled programs trace into these functions, and may fail with Dynamo's error.
     """
-
-    def decorate(cls: C) -> C:
-        for name in names if _can_skip() else ():
-            setattr(cls, name, _outside(getattr(cls, name)))
-        return cls
-
-    return decorate
-
-
-def _can_skip() -> bool:
-    has_strategy = hasattr(_dynamo, "set_code_exec_strategy") and hasattr(_dynamo, "_FrameExecStrategy")
-    return hasattr(_dynamo, "set_eval_frame") and (hasattr(_dynamo, "skip_code") or has_strategy)
+    if _CAN_SKIP:
+        untouched: Any = function
+        if hasattr(_dynamo, "skip_code"):
+            _dynamo.skip_code(untouched.__code__)
+        else:
+            action = _dynamo._FrameAction
+            strategy = _dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            _dynamo.set_code_exec_strategy(untouched.__code__, strategy)
+        untouched._torchdynamo_disable = True
+    return function
 
 
-def _outside(method: Callable[..., Any]) -> Callable[..., Any]:
+def without_dynamo(method: F) -> F:
+    """Decorator: the method, and all that it calls, runs without Dynamo."""
+
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
-        before = _dynamo.set_eval_frame(None)
+        before = pause(None)
         try:
             return method(*arguments, **options)
         finally:
-            _dynamo.set_eval_frame(before)
+            pause(before)
 
-    untouched: Any = call
-    _skip(untouched.__code__)
-    untouched._torchdynamo_disable = True
-    return call
+    untouched: Any = untraced(call)
+    return untouched  # type: ignore[no-any-return]
 
 
-def _skip(code: Any) -> None:
-    """Dynamo must not compile this one function, in whose body it is turned off."""
-    if hasattr(_dynamo, "skip_code"):
-        _dynamo.skip_code(code)
-    else:
-        action = _dynamo._FrameAction
-        _dynamo.set_code_exec_strategy(code, _dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT))
+_has_strategy = hasattr(_dynamo, "set_code_exec_strategy") and hasattr(_dynamo, "_FrameExecStrategy")
+_CAN_SKIP = hasattr(_dynamo, "set_eval_frame") and (hasattr(_dynamo, "skip_code") or _has_strategy)
+# `pause(None)` turns Dynamo off in this thread and returns what turns it on again.
+pause: Callable[[Any], Any] = _dynamo.set_eval_frame if _CAN_SKIP else lambda before: None

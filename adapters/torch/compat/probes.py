@@ -152,14 +152,9 @@ def _is_compiling() -> None:
     _expect(not dynamo.is_compiling(), "is_compiling() is true outside of torch.compile")
 
 
-def _no_dynamo() -> None:
-    _expect(dynamo._can_skip(), "torch._C._dynamo.eval_frame has no function to leave out code")
-
-    class Example:
-        def method(self) -> int:
-            return 3
-
-    _expect(dynamo.no_dynamo("method")(Example)().method() == 3, "a method without Dynamo returns something else")
+def _untraced() -> None:
+    _expect(dynamo._CAN_SKIP, "torch._C._dynamo.eval_frame has no function to leave out code")
+    _expect(dynamo.without_dynamo(lambda: 3)() == 3, "a function without Dynamo returns something else")
 
 
 def _in_backward(look: Callable[[], Any]) -> Any:
@@ -368,7 +363,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "futures.watch_futures": _futures,
     "dynamo.not_compiled": _not_compiled,
     "dynamo.is_compiling": _is_compiling,
-    "dynamo.no_dynamo": _no_dynamo,
+    "dynamo.untraced": _untraced,
     "core.current_backward": _current_backward,
     "core.at_end_of_backward": _end_of_backward,
     "works.keep_alive": _works,

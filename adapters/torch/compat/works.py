@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -17,20 +16,19 @@ _kept: OrderedDict[int, Any] = OrderedDict()  # works by identity, oldest first
 
 
 def keep_alive(work: Any) -> None:
-    """Keeps the Python part of a work alive until `let_go`, if C++ does not do so.
+    """Keeps the Python part of a work alive until `let_go`. For releases of torch whose C++ does not: `LOSES_WORKS`.
 
     Relies on: a C++ caller of a process group in Python reaching the methods of the work that it is given. torch 2.1
     drops the work's Python part, and its base class then waits without end.
     Tried with: all. With torch 2.1 the works that nobody has waited for are kept, the last 1000 of a process; with
     later releases none.
-    Notices: `_loses_works` calls through C++ and looks.
+    Notices: `LOSES_WORKS`, which calls through C++ and looks.
     Lost then: torch's DistributedDataParallel waits without end.
     """
-    if _loses_works():
-        with _lock:
-            _kept[id(work)] = work
-            if len(_kept) > _MOST_KEPT:
-                _kept.popitem(last=False)
+    with _lock:
+        _kept[id(work)] = work
+        if len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
 
 
 def let_go(work: Any) -> None:
@@ -42,12 +40,10 @@ def let_go(work: Any) -> None:
     Notices: nothing; `keep_alive` has the probe.
     Lost then: torch 2.1 waits without end where C++ waits for a work twice.
     """
-    if _kept:
-        with _lock:
-            _kept.pop(id(work), None)
+    with _lock:
+        _kept.pop(id(work), None)
 
 
-@functools.cache
 def _loses_works() -> bool:
     class Work(dist.Work):
         def get_future(self) -> Future[list[Any]]:
@@ -66,3 +62,6 @@ def _loses_works() -> bool:
     except RuntimeError:
         return True
     return False
+
+
+LOSES_WORKS = _loses_works()

@@ -19,7 +19,7 @@ from perseus_like.buckets import LARGE_BYTES
 from perseus_like.session import session
 
 from ..compat.core import keeps_identity
-from ..compat.dynamo import no_dynamo
+from ..compat.dynamo import without_dynamo
 from ..shared_memory import warn_once
 
 _ProcessGroup: Any = dist.ProcessGroup
@@ -29,7 +29,6 @@ _log = logging.getLogger("perseus_like")
 _returned: weakref.WeakKeyDictionary[torch.UntypedStorage, bool] = weakref.WeakKeyDictionary()
 
 
-@no_dynamo("allreduce", "broadcast", "barrier")
 class BucketGroup(_ProcessGroup):  # type: ignore[misc]
     """The process group that a reducer of DistributedDataParallel calls: what it reduces are buckets.
 
@@ -40,14 +39,17 @@ class BucketGroup(_ProcessGroup):  # type: ignore[misc]
         super().__init__(group.rank(), group.size())
         self.group = group
 
+    @without_dynamo
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **options: Any) -> Any:
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
             _share(tensor)
         return self.group.allreduce(tensors, opts, **options)
 
+    @without_dynamo
     def broadcast(self, tensors: Any, opts: Any = None, **options: Any) -> Any:
         return self.group.broadcast(tensors, opts, **options)
 
+    @without_dynamo
     def barrier(self, opts: Any = None) -> Any:
         return self.group.barrier(opts)
 

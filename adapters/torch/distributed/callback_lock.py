@@ -30,12 +30,12 @@ class CallbackLock:
         self._lock = threading.Lock()  # guards the following attributes
         self._is_taken = False
         self._waiting: deque[threading.Event] = deque()
-        self._mine = _OfThread()
+        self.mine = _OfThread()  # whether this thread holds the lock
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Holds the lock while a callback runs. A callback within a callback uses the same lock."""
-        if self._mine.held:
+        if self.mine.held:
             yield
             return
         self._take()
@@ -46,7 +46,7 @@ class CallbackLock:
 
     def lend(self, wait: Callable[..., T], *arguments: Any) -> T:
         """Calls `wait`. Inside a callback, other callbacks may run meanwhile."""
-        if not self._mine.held:
+        if not self.mine.held:
             return wait(*arguments)
         self._give_back()
         try:
@@ -57,7 +57,7 @@ class CallbackLock:
     def _take(self) -> None:
         with self._lock:
             if not self._is_taken:
-                self._is_taken = self._mine.held = True
+                self._is_taken = self.mine.held = True
                 return
             notified = threading.Event()
             self._waiting.append(notified)
@@ -69,12 +69,12 @@ class CallbackLock:
                         "a callback has kept the others waiting for %g s; they now run beside it", self._patience
                     )
                     return
-        self._mine.held = True
+        self.mine.held = True
 
     def _give_back(self) -> None:
-        if not self._mine.held:  # the wait for the lock had ended without it
+        if not self.mine.held:  # the wait for the lock had ended without it
             return
-        self._mine.held = False
+        self.mine.held = False
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()

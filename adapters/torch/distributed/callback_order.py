@@ -91,16 +91,16 @@ class _OfThread(threading.local):
     origin: CallbackOrigin | None = None
 
 
-_running = _OfThread()
+running = _OfThread()
 
 
 def current() -> CallbackOrigin | None:
     """Returns the origin of the callback that runs on this thread, or None."""
-    return _running.origin
+    return running.origin
 
 
 def _set_current(origin: CallbackOrigin | None) -> None:
-    _running.origin = origin
+    running.origin = origin
     if native is not None:
         native.set_in_callback(origin is not None)
 

@@ -10,7 +10,7 @@ import functools
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,40 +20,25 @@ from torch.distributed.distributed_c10d import Store
 
 from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
-from ..compat.dynamo import no_dynamo
+from ..compat.dynamo import without_dynamo
 from .backend import can_create, create_group
+from .engine import delegates
 from .group_identity import GroupIdentity
 from .process_group import PerseusGroup, group_of_name
 
 _log = logging.getLogger("perseus_like")
-C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
 
-# The place of the argument with the tensors, for each method.
-_VERBS = {
-    **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_anysource"), 0),
-    **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
-    **dict.fromkeys(("allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather_single"), 1),
-    **dict.fromkeys(("gather_into_tensor", "alltoall", "alltoall_base", "all_to_all_single"), 1),
-    **dict.fromkeys(("scatter", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"), 0),
-    **dict.fromkeys(("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"), 0),
-}
 
+def _delegate(name: str, place: int) -> Callable[..., Any]:
+    """Returns the method of a collective, which calls the group for the device of its tensors."""
 
-def _dispatching(cls: C) -> C:
-    """Class decorator: defines the verbs, which call the group for the device of their tensors."""
-    for name, place in _VERBS.items():
-        setattr(cls, name, _verb(name, place))
-    return no_dynamo(*_VERBS, "barrier", "shutdown", "abort")(cls)
-
-
-def _verb(name: str, place: int) -> Callable[..., Any]:
     def call(self: DeviceGroups, *arguments: Any, **options: Any) -> Any:
         given = arguments[place] if place < len(arguments) else next(iter(options.values()))
         return getattr(self.part_for(_device_type(given)).group, name)(*arguments, **options)
 
     call.__name__ = name
-    return call
+    return without_dynamo(call)
 
 
 def _device_type(tensors: Any) -> str:
@@ -131,8 +116,10 @@ class Part(NamedTuple):
     backend: Any
 
 
-@_dispatching
-class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
+_Delegates: Any = delegates(PerseusGroup, _delegate)
+
+
+class DeviceGroups(GroupIdentity, _Delegates, _ProcessGroup):  # type: ignore[misc]
     """Returned to torch in place of a PerseusGroup if the group has other backends as well."""
 
     _backend_name = "perseus beside others"
@@ -191,6 +178,7 @@ class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     def _get_sequence_number_for_group(self) -> int:
         return process_groups.sequence_number(self._backends[0])
 
+    @without_dynamo
     def barrier(self, opts: Any = None, *arguments: Any, **options: Any) -> Any:
         """Starts a barrier on the device in the options, or else on the group's first one."""
         device = getattr(opts, "device", None)
@@ -217,9 +205,11 @@ class DeviceGroups(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, device: torch.device) -> Any:
         return self.part_for(device.type).group._end_coalescing(device)
 
+    @without_dynamo
     def shutdown(self) -> None:
         self._end("shutdown")
 
+    @without_dynamo
     def abort(self) -> None:
         self._end("abort")
 

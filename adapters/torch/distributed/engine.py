@@ -6,24 +6,33 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from perseus_like.errors import CLASSES
 from perseus_like.session import session
 from perseus_like.tables import ErrorKind
 
+from ..compat import dynamo
+from ..compat.tensors import awaited, is_fake
 from ..native_group import native
-from .callback_order import current, groups
+from .callback_order import current, groups, running
 from .work import MARGIN_SECONDS, Finish, PerseusWork, SubmittedRequest
 
 # The type is Any, because the names of the overloads' arguments differ between releases. Callers pass them by place.
 _ProcessGroup: Any = dist.ProcessGroup
 _LONGEST_ERROR = 1000  # characters of an error text that other ranks receive
-C = TypeVar("C", bound=type)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_SEQUENCES = (list, tuple)
+_NO_OPTIONS = (Tensor, list, tuple, int)
+_NO_TIME = timedelta(0)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def root_of(opts: Any, root: int = 0, **_: Any) -> int:
@@ -79,30 +88,24 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
 
         The ranks must agree on `call`, as on the verb's own arguments. `what` is a shorter form of it for texts.
         """
-        if (origin := current()) is not None:
-            name = origin.next_name(self._number)
-            handle = self._submit(name, call, verb, arguments, options)
-        else:
-            name = f"#{self._next_call()}"
-            handle = self._submit(name, call, verb, arguments, options)
+        origin = running.origin
+        name = f"#{self._next_call()}" if origin is None else origin.next_name(self._number)
+        try:
+            handle = verb((name, call), *arguments, **options)
+        except Exception as error:
+            self._report_failure(name, call, error)
+            raise
         request = SubmittedRequest(self._group_name, self._number, name)
         work = PerseusWork(f"{what or call} {name}", handle, result, self._timeout, finish, request=request)
-        return self._begun(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     def _begun(self, work: PerseusWork) -> PerseusWork:
         """Returns the work. A coalescing manager around the call waits for it."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
-
-    def _submit(
-        self, name: str, call: str, verb: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        try:
-            return verb((name, call), *arguments, **options)
-        except Exception as error:
-            self._report_failure(name, call, error)
-            raise
 
     def _report_failure(self, name: str, call: str, error: BaseException) -> None:
         """Tells the other ranks, which wait for `name`, that this rank cannot take part."""
@@ -127,27 +130,82 @@ class Engine(_ProcessGroup):  # type: ignore[misc]
         self._report_failure(f"#{self._next_call()}", call, error)
 
 
-def reporting_failures(**calls: str) -> Callable[[C], C]:
-    """Class decorator: if one of these methods raises, the other ranks fail with the reason. Calls are named by method.
+def collective(called: str | None = None, tensors: int = 0) -> Callable[[F], F]:
+    """Decorator of a method that torch calls, from C++ or in compiled code. Returns the decorator.
 
-    Without it, a wrong call on one rank would leave the others waiting, and its next call would be matched to theirs.
+    - The call runs without Dynamo.
+    - An AsyncCollectiveTensor stands for its result. A call with a FakeTensor communicates nothing: it does what torch
+      does for groups of every backend.
+    - The work has the time limit that the caller gives, in torch's options or as `timeout`.
+    - If the call raises, the other ranks fail with the reason. Otherwise they would wait, and would match this rank's
+      next call to theirs.
+
+    Args:
+        called: the users' name of the collective. None for a message, of which the other ranks are not told.
+        tensors: the place of the argument with the tensors, whose device decides which group of several executes it.
     """
 
-    def decorate(cls: C) -> C:
-        for method, call in calls.items():
-            setattr(cls, method, _reporting_failure(getattr(cls, method), call))
-        return cls
+    def decorate(method: F) -> F:
+        name = method.__name__
+
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, timeout: timedelta | None = None, **options: Any) -> Any:
+            dynamo_before = dynamo.pause(None)
+            try:
+                if not (_all_plain(arguments) if not options else _all_plain((*arguments, *options.values()))):
+                    arguments = tuple(_unwrapped(each) for each in arguments)
+                    options = {key: _unwrapped(each) for key, each in options.items()}
+                    if _any_fake((*arguments, *options.values())):
+                        limit = {} if timeout is None else {"timeout": timeout}
+                        return getattr(_ProcessGroup(self.rank(), self.size()), name)(*arguments, **options, **limit)
+                if arguments and isinstance(arguments[-1], timedelta):
+                    *arguments, timeout = arguments  # type: ignore[assignment]
+                work = method(self, *arguments, **options)
+                if timeout is None:
+                    given = options.get("opts", arguments[-1] if arguments else None)
+                    timeout = None if isinstance(given, _NO_OPTIONS) else getattr(given, "timeout", None)
+                if timeout is not None and timeout > _NO_TIME:
+                    work.limit_to(timeout)
+                return work
+            except Exception as error:
+                if called is not None:
+                    self._report_early_failure(called, error)
+                raise
+            finally:
+                dynamo.pause(dynamo_before)
+
+        untraced: Any = dynamo.untraced(call)
+        untraced.tensors = tensors
+        return untraced  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _reporting_failure(method: Callable[..., Any], call: str) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def attempt(self: Engine, *arguments: Any, **options: Any) -> Any:
-        try:
-            return method(self, *arguments, **options)
-        except Exception as error:
-            self._report_early_failure(call, error)
-            raise
+def delegates(cls: type, delegate: Callable[[str, int], Callable[..., Any]]) -> type:
+    """Returns a class with the collectives and messages of `cls`: each is `delegate(name, place of its tensors)`."""
+    members = [member for base in cls.__mro__ for member in vars(base).items() if hasattr(member[1], "tensors")]
+    return type("Delegates", (), {name: delegate(name, member.tensors) for name, member in members})
 
-    return attempt
+
+def _all_plain(arguments: Iterable[Any]) -> bool:
+    """Returns whether no tensor of a subclass is among the arguments and in their lists."""
+    for each in arguments:
+        if type(each) in _SEQUENCES:
+            if not (_PLAIN.issuperset(map(type, each)) or _all_plain(each)):
+                return False
+        elif type(each) not in _PLAIN and isinstance(each, torch.Tensor):
+            return False
+    return True
+
+
+def _unwrapped(given: Any) -> Any:
+    if type(given) in _SEQUENCES:
+        return type(given)(_unwrapped(each) for each in given)
+    return awaited(given) if isinstance(given, torch.Tensor) else given
+
+
+def _any_fake(arguments: Iterable[Any]) -> bool:
+    return any(
+        _any_fake(each) if type(each) in _SEQUENCES else isinstance(each, torch.Tensor) and is_fake(each)
+        for each in arguments
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..tensor_memory import write
-from .engine import Engine, root_of
+from .engine import Engine, collective, root_of
 from .layout_conversion import (
     adjacent,
     check,
@@ -33,6 +33,7 @@ from .work import PerseusWork
 class Gathers(Engine):
     """The collectives that move data. Ranks must agree on the number of elements, and may differ in shapes."""
 
+    @collective("broadcast")
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **named: Any) -> PerseusWork:
         listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         root = root_of(opts, **named)
@@ -42,11 +43,13 @@ class Gathers(Engine):
         call, arguments = with_own_dtypes("broadcast", listed), (views, None, root, self._number, flats)
         return self._start(call, self._core.broadcast, *arguments, result=listed, finish=finish, what="broadcast")
 
+    @collective("all_gather", tensors=1)
     def allgather(self, outputs: Sequence[Any], inputs: Sequence[Tensor] | Tensor, *_: Any, **__: Any) -> PerseusWork:
         if isinstance(inputs, Tensor):
             outputs, inputs = [outputs], [inputs]
         return self._all_gather_lists("all_gather", [list(each) for each in outputs], list(inputs), outputs)
 
+    @collective("all_gather_coalesced", tensors=1)
     def allgather_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Tensor], *_: Any) -> PerseusWork:
         if len(outputs) != self._size:
             raise ValueError(f"all_gather_coalesced: {len(outputs)} lists of outputs for {self._size} ranks")
@@ -102,11 +105,13 @@ class Gathers(Engine):
         are_even = all(each[0].numel() == part.numel() for each in outputs for part in each)
         return written_directly(found, sources, self._rank if are_even else -1) if len(found) == len(wholes) else None
 
+    @collective("all_gather_into_tensor", tensors=1)
     def _allgather_base(self, output: Tensor, input: Tensor, *_: Any) -> PerseusWork:
         return self._all_gather_whole("all_gather_into_tensor", [output], [input])
 
     all_gather_single = _allgather_base
 
+    @collective("all_gather_into_tensor_coalesced", tensors=1)
     def allgather_into_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *_: Any
     ) -> PerseusWork:
@@ -122,11 +127,13 @@ class Gathers(Engine):
                 )
         return self._all_gather(what, [[output] for output in outputs], inputs, outputs, what)
 
+    @collective("gather", tensors=1)
     def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None, **named: Any) -> PerseusWork:
         root = root_of(opts, **named)
         parts = list(outputs[0]) if self._rank == root else []
         return self._gather("gather", root, parts, inputs[0], outputs)
 
+    @collective("gather_single", tensors=1)
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
         """Gathers into one tensor of the root. torch passes an empty `output` on the other ranks."""
         root = root_of(opts)
@@ -155,6 +162,7 @@ class Gathers(Engine):
         call = f"{what} to rank {self.job_ranks[root]}"
         return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then, typed=tensor)
 
+    @collective("scatter")
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **named: Any) -> PerseusWork:
         root = root_of(opts, **named)
         output = outputs[0]
@@ -178,6 +186,7 @@ class Gathers(Engine):
                 f"{other.dtype}; all must be alike"
             )
 
+    @collective("all_to_all_single", tensors=1)
     def alltoall_base(
         self, output: Tensor, input: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], *_: Any
     ) -> PerseusWork:
@@ -190,6 +199,7 @@ class Gathers(Engine):
 
     all_to_all_single = alltoall_base
 
+    @collective("all_to_all", tensors=1)
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *_: Any) -> PerseusWork:
         sources = [dense("all_to_all", tensor) for tensor in inputs]
         if len(sources) != self._size or len(outputs) != self._size:
@@ -243,6 +253,7 @@ class Gathers(Engine):
         named = with_own_dtypes(call, [typed])
         return self._start(named, self._core.alltoall, *arguments, result=result, finish=finish, what=call, **options)
 
+    @collective("barrier")
     def barrier(self, opts: Any = None, *_: Any, **__: Any) -> PerseusWork:
         return self._start("barrier", self._core.barrier, self._number, result=[])
 

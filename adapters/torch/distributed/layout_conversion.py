@@ -61,7 +61,8 @@ def finish_all(flats: Sequence[Flat]) -> Callable[[Any], None] | None:
 
 def is_direct(tensor: Tensor) -> bool:
     """Returns whether the core reads and writes this tensor on the CPU as it is, if it has memory."""
-    return tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in _CORE and _is_row_major(tensor)
+    is_known = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in _CORE
+    return is_known and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _is_row_major(tensor: Tensor) -> bool:
@@ -141,7 +142,10 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
 
 def own_dtype(tensor: Tensor) -> str:
     """Returns torch's name of the dtype if the core communicates the bits as another dtype, and otherwise ""."""
-    dtype = tensor.dtype if tensor.dtype in _AS else viewed_complex(tensor)
+    dtype = tensor.dtype
+    if dtype not in _AS:
+        may_be_complex = tensor.dim() > 0 and tensor.shape[-1] == 2
+        dtype = viewed_complex(tensor) if may_be_complex else None
     return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
@@ -165,10 +169,14 @@ def width(dtype: torch.dtype) -> int:
 
 def view(tensor: Tensor) -> View:
     """Returns the core's description of a dense tensor, with the number of elements as its shape."""
-    address, dtype, elements, device = address_of(tensor), tensor.dtype, tensor.numel(), tensor.get_device()
+    dtype, elements, device = tensor.dtype, tensor.numel(), tensor.get_device()
+    try:
+        address = tensor.data_ptr() or address_of(tensor)
+    except RuntimeError:
+        address = address_of(tensor)
     if elements >= LARGE_ELEMENTS and device < 0:
         register_if_shared(tensor)
-    return (address, _CORE[dtype], (elements * width(dtype),), device)
+    return (address, _CORE[dtype], (elements * _WIDTH.get(dtype, 1),), device)
 
 
 def host_view(tensor: Tensor) -> View:

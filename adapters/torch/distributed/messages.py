@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .. import cuda
-from .engine import Engine
+from .engine import Engine, collective
 from .layout_conversion import check, dense, for_output, host_view, own_dtype
 from .work import Finish, PerseusWork
 
@@ -20,6 +20,7 @@ class Messages(Engine):
     CUDA tensors are copied through pinned host memory: `send` blocks until the current stream has executed the copy.
     """
 
+    @collective()
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
         source = dense("send", tensor)
@@ -29,6 +30,7 @@ class Messages(Engine):
         what = f"send to rank {dst} with tag {tag}"
         return self._begun(PerseusWork(what, handle, [tensor], self._timeout, margin=0.0))
 
+    @collective()
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
         place, finish = _landing(tensor)
@@ -37,6 +39,7 @@ class Messages(Engine):
         what = f"recv from {sender} with tag {tag}"
         return self._begun(PerseusWork(what, handle, [tensor], self._timeout, finish, margin=0.0))
 
+    @collective()
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> PerseusWork:
         return self.recv(tensors, _ANYBODY, tag)
 

@@ -14,18 +14,15 @@ from perseus_like.errors import NotInitializedError
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from ..compat.dynamo import no_dynamo
+from ..compat.dynamo import without_dynamo
 from ..compat.process_groups import find_group
 from ..native_group import native
-from .engine import reporting_failures
 from .gathers import Gathers
 from .group_identity import GroupIdentity
 from .monitored_barrier import MonitoredBarrier
 from .native_works import executed_natively
 from .reductions import Reductions
-from .tensor_subclasses import unwrapping
-from .time_limits import limited
-from .unsupported import OF_GROUPS, refusing
+from .unsupported import UnsupportedByGroups
 from .work import MARGIN_SECONDS, Works
 
 _log = logging.getLogger("perseus_like")
@@ -33,35 +30,6 @@ _log = logging.getLogger("perseus_like")
 _GRACE_SECONDS = 1.0
 # An abort waits for this time. The other ranks only have to receive it.
 _ABORT_GRACE_SECONDS = 0.2
-
-
-# The users' names of collectives, by the methods that torch calls, from C++ or in compiled code.
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "all_gather_single": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "gather": "gather",
-    "gather_single": "gather_single",
-    "gather_into_tensor": "gather_single",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "barrier": "barrier",
-}
-_MESSAGES = ("send", "recv", "recv_anysource")
 
 
 def group_of_name(name: str, job_ranks: list[int], part: str = "") -> Any:
@@ -84,12 +52,7 @@ def _devices() -> list[torch.device]:
 
 
 @executed_natively
-@no_dynamo(*_COLLECTIVES, *_MESSAGES, "shutdown", "abort")
-@reporting_failures(**_COLLECTIVES)
-@unwrapping(*_COLLECTIVES, *_MESSAGES)
-@limited(*_COLLECTIVES)
-@refusing(OF_GROUPS)
-class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
+class PerseusGroup(GroupIdentity, UnsupportedByGroups, Reductions, Gathers, MonitoredBarrier):
     """A process group of torch, which makes it on the members only. torch asks every group for names and options."""
 
     supports_coalescing = False
@@ -163,10 +126,12 @@ class PerseusGroup(GroupIdentity, Reductions, Gathers, MonitoredBarrier):
             native.set_coalescing(self, False)
         return Works(works)
 
+    @without_dynamo
     def shutdown(self) -> None:
         """Leaves the group. Work that all members have submitted before is executed."""
         self._leave(_GRACE_SECONDS)
 
+    @without_dynamo
     def abort(self) -> None:
         """Leaves the group: work in progress fails, on the other members too. Thread-safe."""
         self._leave(_ABORT_GRACE_SECONDS)

@@ -12,7 +12,7 @@ import socket
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -21,33 +21,24 @@ from torch.distributed.distributed_c10d import Backend, PrefixStore, Store
 from perseus_like.errors import UnavailableError
 
 from .backend import make_group
+from .engine import delegates
 from .group_identity import GroupIdentity
 from .process_group import PerseusGroup
 
-C = TypeVar("C", bound=type)
 _ProcessGroup: Any = dist.ProcessGroup
 
-_VERBS = (
-    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced"),
-    *("_allgather_base", "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter"),
-    *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier"),
-    *("send", "recv", "recv_anysource"),
-)
 
+def _delegate(name: str, _: int) -> Callable[..., Any]:
+    """Returns the method of a collective, which calls the current group."""
 
-def _delegating(cls: C) -> C:
-    """Class decorator: defines the verbs, which call the current group."""
-    for name in _VERBS:
-        setattr(cls, name, _verb(name))
-    return cls
-
-
-def _verb(name: str) -> Callable[..., Any]:
     def call(self: ReconfigurableGroup, *arguments: Any, **options: Any) -> Any:
         return getattr(self.group, name)(*arguments, **options)
 
     call.__name__ = name
     return call
+
+
+_Delegates: Any = delegates(PerseusGroup, _delegate)
 
 
 class _Done:
@@ -57,8 +48,7 @@ class _Done:
         return True
 
 
-@_delegating
-class ReconfigurableGroup(GroupIdentity, _ProcessGroup):  # type: ignore[misc]
+class ReconfigurableGroup(GroupIdentity, _Delegates, _ProcessGroup):  # type: ignore[misc]
     """`torchft.Manager(pg=ReconfigurableGroup(timeout=timedelta(seconds=30)), …)`: one per process, for the CPU.
 
     A process has one session, so the ranks of a replica cannot be a world of `perseus` as well; use gloo among them.

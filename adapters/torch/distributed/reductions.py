@@ -14,7 +14,7 @@ from perseus_like.tensor import AS_IT_IS, ReduceOptions
 
 from ..tensor_memory import write
 from .dtype_fallback import DTypeFallback, dtype_fallback
-from .engine import Engine, root_of
+from .engine import Engine, collective, root_of
 from .layout_conversion import (
     adjacent,
     check_output,
@@ -31,7 +31,7 @@ from .layout_conversion import (
     with_own_dtypes,
     written_directly,
 )
-from .reduce_op import Reduction, of, resolve
+from .reduce_op import Reduction, resolve
 from .sparse import sparse_allreduce
 from .work import PerseusWork
 
@@ -53,20 +53,22 @@ class _Plan(NamedTuple):
 class Reductions(Engine):
     """all_reduce, reduce and reduce_scatter. Ranks must agree on the number of elements, and may differ in shapes."""
 
+    @collective("all_reduce")
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
-        listed = _listed(tensors)
+        listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         if len(listed) != 1:
             return self._all_reduce("all_reduce", listed, opts)
         (tensor,) = listed
         if tensor.layout is torch.sparse_coo:
             return sparse_allreduce(self, tensor, opts)
         # Tensor parallelism waits for one small tensor after the other. This is all that such a call needs.
-        if is_direct(tensor) and (plan := self._plan_of_one("all_reduce", of(opts), tensor.dtype)).keeps_dtypes:
+        if is_direct(tensor) and (plan := self._plan_of_one("all_reduce", opts, tensor.dtype)).keeps_dtypes:
             tail = (plan.options, self._number, tensor, self._start_of(opts))
             call = with_own_dtypes("all_reduce", listed)
             return self._start(call, self._core.allreduce, [view(tensor)], None, *tail, result=listed)
         return self._all_reduce("all_reduce", listed, opts)
 
+    @collective("all_reduce_coalesced")
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> PerseusWork:
         return self._all_reduce("all_reduce_coalesced", list(tensors), opts)
 
@@ -79,11 +81,13 @@ class Reductions(Engine):
         call = with_own_dtypes("all_reduce", [tensor])
         return self._start(call, self._core.allreduce, [view(flat.tensor)], None, *tail, result=[tensor], finish=finish)
 
+    @collective("reduce")
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, op: Any = None, **named: Any) -> PerseusWork:
         """Reduces to the root. Tensors of the other ranks do not change."""
         root = root_of(opts, **named)
         opts = (op or ReduceOp.SUM) if opts is None or isinstance(opts, int) else opts
-        return self._all_reduce(f"reduce to rank {self.job_ranks[root]}", _listed(tensors), opts, root)
+        listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        return self._all_reduce(f"reduce to rank {self.job_ranks[root]}", listed, opts, root)
 
     def _all_reduce(self, call: str, tensors: list[Tensor], opts: Any, root: int | None = None) -> PerseusWork:
         """Reduces in place; with a root, on that rank alone."""
@@ -110,6 +114,7 @@ class Reductions(Engine):
         named = with_own_dtypes(call, tensors)
         return self._start(named, self._core.allreduce, inputs, outputs, *tail, result=tensors, finish=finish)
 
+    @collective("reduce_scatter")
     def reduce_scatter(
         self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, **_: Any
     ) -> PerseusWork:
@@ -150,11 +155,13 @@ class Reductions(Engine):
         named = with_own_dtypes(call, [output])
         return self._start(named, self._core.allreduce, [view(source)], None, *tail, result=[output], finish=finish)
 
+    @collective("reduce_scatter_tensor")
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> PerseusWork:
         return self._reduce_scatter("reduce_scatter_tensor", [output], [input], opts)
 
     reduce_scatter_single = _reduce_scatter_base
 
+    @collective("reduce_scatter_tensor_coalesced")
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> PerseusWork:
@@ -194,7 +201,8 @@ class Reductions(Engine):
 
     def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
         """Returns a plan. Plans are kept, because training repeats few of them."""
-        key = (getattr(given, "op", given).value, dtype)  # the enumeration's own comparison takes longer
+        op = ReduceOp.SUM if given is None else getattr(given, "reduceOp", given)
+        key = (getattr(op, "op", op).value, dtype)  # the enumeration's own comparison takes longer
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
@@ -212,7 +220,7 @@ class Reductions(Engine):
     def _plan(self, call: str, opts: Any, tensors: Sequence[Tensor]) -> _Plan:
         """Returns one plan for all tensors, with conversions for dtypes that need them."""
         if len(tensors) == 1:
-            return self._plan_of_one(call, of(opts), tensors[0].dtype)
+            return self._plan_of_one(call, opts, tensors[0].dtype)
         if not tensors:
             raise ValueError(f"{call}: the list of tensors is empty")
         reductions = [resolve(call, opts, tensor.dtype) for tensor in tensors]
@@ -229,7 +237,3 @@ class Reductions(Engine):
 def _plan(reduction: Reduction, fallbacks: list[DTypeFallback | None]) -> _Plan:
     options = ReduceOptions(reduction.op, reduction.average, reduction.prescale)
     return _Plan(reduction, fallbacks, options, not any(fallbacks))
-
-
-def _listed(tensors: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)

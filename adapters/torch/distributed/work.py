@@ -19,13 +19,13 @@ from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
 from .. import cuda
-from ..compat.dynamo import no_dynamo
-from ..compat.works import keep_alive, let_go
+from ..compat.dynamo import pause, untraced, without_dynamo
+from ..compat.works import LOSES_WORKS, keep_alive, let_go
 from ..tensor_memory import writing
 from .callback_lock import callback_lock
 from .callback_order import CallbackOrigin, remember
 from .layout_conversion import device_of
-from .unsupported import OF_WORKS, refusing
+from .unsupported import UnsupportedByWorks
 
 Finish = Callable[[Any], None]
 
@@ -80,17 +80,11 @@ class _CallbackStream(NamedTuple):
         self.handle.extend_alone()
 
 
-_WITHOUT_DYNAMO = (
-    *("wait", "synchronize", "is_completed", "is_success", "exception", "result", "source_rank", "get_future"),
-    *("get_future_result", "block_current_stream"),
-)
 # The values of torch's WorkResult, which get_future_result returns.
 _SUCCESS, _TIMED_OUT, _FAILED = range(3)
 
 
-@no_dynamo(*_WITHOUT_DYNAMO)
-@refusing(OF_WORKS)
-class PerseusWork(dist.Work):
+class PerseusWork(UnsupportedByWorks, dist.Work):
     """One collective or message. `finish(handle)` runs once after completion, on the first thread that waits or asks.
 
     `result` contains the outputs that torch returns. `wait` raises the error of the work, and the future gets it. Work
@@ -120,26 +114,37 @@ class PerseusWork(dist.Work):
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._error: BaseException | None = None
-        keep_alive(self)
+        if LOSES_WORKS:
+            keep_alive(self)
 
+    @untraced
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns True. Raises the error of the work, or TimedOutError after `timeout` (if it is 0, the group's)."""
         seconds = timeout.total_seconds() if timeout else 0.0
-        self._arrive(self._handle, seconds if seconds > 0 else self._limit)
+        dynamo_before = pause(None)
+        try:
+            self._arrive(self._handle, seconds if seconds > 0 else self._limit)
+        finally:
+            pause(dynamo_before)
         return True
 
     def _arrive(self, streams: _Streams, limit: float) -> None:
         """Waits for the work, and makes streams of the device wait for it."""
         is_finished = self._finish is None
         try:
-            in_time = callback_lock.lend(streams.wait_for, limit)
+            if callback_lock.mine.held:
+                in_time = callback_lock.lend(streams.wait_for, limit)
+            else:
+                in_time = streams.wait_for(limit)
         except Exception as error:
             self._error = error
-            let_go(self)
+            if LOSES_WORKS:
+                let_go(self)
             raise
         if not in_time:
             self._give_up(limit, streams)
-        let_go(self)
+        if LOSES_WORKS:
+            let_go(self)
         if not is_finished:
             self._finish_once(streams)
 
@@ -170,11 +175,13 @@ class PerseusWork(dist.Work):
         """Waits until `deadline` (of time.monotonic), and returns whether the work is complete. Raises its error."""
         return bool(callback_lock.lend(self._handle.wait_for, max(deadline - time.monotonic(), 0.0)))
 
+    @without_dynamo
     def synchronize(self) -> None:
         self.wait()
 
     block_current_stream = synchronize
 
+    @without_dynamo
     def is_completed(self) -> bool:
         """Returns whether the results are there, also on a device."""
         if not self._handle.done() or not self._handle.is_over():
@@ -182,9 +189,11 @@ class PerseusWork(dist.Work):
         self.exception()
         return bool(self._handle.is_over())  # `finish` may have queued work on the device
 
+    @without_dynamo
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
 
+    @without_dynamo
     def exception(self) -> BaseException | None:
         """Returns the error of complete work, or None."""
         if self._handle.done():
@@ -194,10 +203,12 @@ class PerseusWork(dist.Work):
                 self._error = error
         return self._error
 
+    @without_dynamo
     def result(self) -> Any:
         self.wait()
         return self._result
 
+    @without_dynamo
     def source_rank(self) -> int:
         """Waits, and returns the rank in the group that sent the received message."""
         self.wait()
@@ -205,6 +216,7 @@ class PerseusWork(dist.Work):
 
     _source_rank = source_rank
 
+    @without_dynamo
     def get_future(self) -> Future[Any]:
         """Returns a future of `result`. It completes on a thread whose callbacks may start and wait for further work.
 
@@ -227,6 +239,7 @@ class PerseusWork(dist.Work):
             completer.after(self._handle, complete)
         return self._future
 
+    @without_dynamo
     def get_future_result(self) -> Future[int]:
         """Returns a future of torch's WorkResult: 0 after success, 1 after a time-out and 2 after another error."""
         return self.get_future().then(_outcome)
@@ -256,19 +269,20 @@ class PerseusWork(dist.Work):
             self._finish = None
 
 
-@refusing(OF_WORKS)
-class Works(dist.Work):
+class Works(UnsupportedByWorks, dist.Work):
     """Several works as one."""
 
     def __init__(self, works: Sequence[PerseusWork]) -> None:
         super().__init__()
         self._works = works
-        keep_alive(self)
+        if LOSES_WORKS:
+            keep_alive(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         for work in self._works:
             work.wait(timeout)
-        let_go(self)
+        if LOSES_WORKS:
+            let_go(self)
         return True
 
     def synchronize(self) -> None:
