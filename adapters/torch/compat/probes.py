@@ -154,6 +154,10 @@ def _is_compiling() -> None:
 
 def _untraced() -> None:
     _expect(dynamo._CAN_SKIP, "torch._C._dynamo.eval_frame has no function to leave out code")
+    _expect(dynamo.untraced(lambda: 3)() == 3, "a function that Dynamo leaves out returns something else")
+
+
+def _without_dynamo() -> None:
     _expect(dynamo.without_dynamo(lambda: 3)() == 3, "a function without Dynamo returns something else")
 
 
@@ -364,6 +368,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "dynamo.not_compiled": _not_compiled,
     "dynamo.is_compiling": _is_compiling,
     "dynamo.untraced": _untraced,
+    "dynamo.without_dynamo": _without_dynamo,
     "core.current_backward": _current_backward,
     "core.at_end_of_backward": _end_of_backward,
     "works.keep_alive": _works,
