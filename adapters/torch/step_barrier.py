@@ -56,13 +56,17 @@ class StepBarrier:
         reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
         infinities, loads, scales, squares, numbers, squares_of_numbers, *rest = reduced
         by_place = rest[:size]
-        places = [tuple(at for at, bits in enumerate(rest[size:]) if int(bits) >> bit & 1) for bit in range(4)]
+        writers, failed, changed, touched = (
+            tuple(at for at, bits in enumerate(rest[size:]) if int(bits) >> bit & 1) for bit in range(4)
+        )
         present = tuple(at for at, each in enumerate(by_place) if each)
         if len(present) * squares_of_numbers != numbers * numbers:
             raise DisagreementError("the ranks step different sharded optimizers")
         same_scales = abs(len(present) * squares - scales * scales) <= 1e-9 * scales * scales or bool(infinities)
         partial = int(max(by_place)) - 1
-        return StepBarrier(present, bool(infinities), partial, bool(loads), *places, same_scales)
+        return StepBarrier(
+            present, bool(infinities), partial, bool(loads), writers, failed, changed, touched, same_scales
+        )
 
     def check(self, error: str, process_set: ProcessSet) -> None:
         """Raises RuntimeError if a rank has an error, with the text of this rank's, or trains others than all ranks.

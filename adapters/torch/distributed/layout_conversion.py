@@ -142,7 +142,7 @@ def adjacent(tensors: Sequence[Tensor]) -> Tensor | None:
 
 def own_dtype(tensor: Tensor) -> str:
     """Returns torch's name of the dtype if the core communicates the bits as another dtype, and otherwise ""."""
-    dtype = tensor.dtype
+    dtype: torch.dtype | None = tensor.dtype
     if dtype not in _AS:
         may_be_complex = tensor.dim() > 0 and tensor.shape[-1] == 2
         dtype = viewed_complex(tensor) if may_be_complex else None

@@ -180,7 +180,7 @@ class ClusterJob:
             self.plan()
         elif kind == "pong":
             found.version = message["version"]
-            self._had_state = self._had_state or _has_commits(found.version)
+            self._had_state = self._had_state or _generation_of_commits(found) > 0
         elif message.get("generation") != self._generation:
             return
         elif kind == "begun":
@@ -284,7 +284,7 @@ class ClusterJob:
         if not self._died and not self._begun:
             self._give_up("its workers ended before they called init()")
             return
-        newest = max((found.version[0] for found in self._agents.values() if _has_commits(found.version)), default=0)
+        newest = max(map(_generation_of_commits, self._agents.values()), default=0)
         self._fruitless = 0 if newest == self._generation else self._fruitless + 1
         if self._fruitless == _MOST_FRUITLESS:
             self._give_up(f"{_MOST_FRUITLESS} generations in a row have failed before their first commit")
@@ -334,13 +334,13 @@ class ClusterJob:
             self._supervisor.fail(failure, 0.0)
 
 
-def _has_commits(version: list[int] | None) -> bool:
-    """Returns whether a state was committed, and not only the one with which a generation begins."""
-    return version is not None and version[1] > 0
-
-
 def _generation_of(found: HostAgent) -> int:
     return found.version[0] if found.version else 0
+
+
+def _generation_of_commits(found: HostAgent) -> int:
+    """Returns 0 for the state with which a generation begins: it is no commit."""
+    return found.version[0] if found.version and found.version[1] else 0
 
 
 def _duration(seconds: float | None) -> str:
