@@ -60,10 +60,8 @@ CONTENDERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "module",
-    [module if module == "allreduce" else pytest.param(module, marks=pytest.mark.slow) for module in CONTENDERS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", CONTENDERS)
 def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
     options = ["--no-mpi"] if module == "allreduce" else []
     output = run(module, "--quick", "--output", tmp_path, *options)

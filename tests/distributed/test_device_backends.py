@@ -34,9 +34,8 @@ USES = """
     """
 
 
-@pytest.mark.parametrize(
-    "backends", ["cpu:gloo,cuda:perseus", pytest.param("cuda:perseus,cpu:gloo", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
 def test_each_device_has_its_own_backend(backends: str, program: Program, reports_of: ReportsOf) -> None:
     done = program(
         "torchrun",

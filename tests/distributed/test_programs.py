@@ -280,7 +280,7 @@ def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of:
     assert [reports_of(rank) for rank in range(4)] == ["done\n"] * 4
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["record", "plain"])
+@pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["record", "plain"])
 def test_torchrun_names_the_rank_that_failed(recorded: bool, program: Program) -> None:
     """Rank 0 has only lost rank 1, whose process ends later than rank 0 could."""
     done = program(

@@ -17,7 +17,8 @@ from tests.job import LIMIT_SECONDS
 from .conftest import LAUNCHER, Start
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_rank_0_is_killed_and_replaced(framework: str, start: Start) -> None:
     """Steps have two passes, and commits are after any pass. The other worker has the state."""
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")

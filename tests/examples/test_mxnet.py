@@ -31,6 +31,7 @@ def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
     return start
 
 
+@pytest.mark.slow
 def test_digits_agrees_with_one_process(run: Run) -> None:
     output = run(str(EXAMPLES / "digits.py"), "--epochs", "3", "--compare-single")
     accuracy, difference = re.search(r"images: (\S+) %", output), re.search(r"at most (\S+)", output)

@@ -48,7 +48,7 @@ def finishes(tmp_path: Path, to_end: ToEnd, monkeypatch: pytest.MonkeyPatch) -> 
     return check
 
 
-@every_mpi
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi", pytest.param("impi", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("launcher", ["mpirun", "perseusrun"])
 def test_eight_ranks_on_one_host(
     mpi: str, launcher: str, environment_with: Callable[[str], Path], finishes: Callable[..., None]

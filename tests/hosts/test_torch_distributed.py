@@ -98,7 +98,8 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("ranks", [pytest.param([1, 1], marks=pytest.mark.slow), [2, 2]], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [[1, 1], [2, 2]], ids=str)
 def test_messages_and_errors(test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
     test_bed = test_beds(2)
     done = on_hosts(test_bed, PROGRAM, ranks)

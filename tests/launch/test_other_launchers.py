@@ -277,6 +277,7 @@ def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
 
 
+@pytest.mark.slow
 def test_ranks_of_a_launcher_below_one_process_of_an_mpirun_meet_by_the_store(tmp_path: Path) -> None:
     """DeepSpeed's launcher sets torchrun's variables without TORCHELASTIC_RUN_ID, and inherits those of an mpirun."""
     pytest.importorskip("torch")

@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin"
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_horovodrun_starts_a_program_that_imports_horovod(folder: Path, tmp_path: Path, size: int) -> None:
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(PROGRAM))

@@ -84,7 +84,9 @@ def test_texts_in_a_process_without_horovod() -> None:
     assert command.startswith("perseusrun ended with exit code 1")
 
 
-@pytest.mark.parametrize(("name", "is_prefixed"), [("horovod", True), ("perseus_like", False)])
+@pytest.mark.parametrize(
+    ("name", "is_prefixed"), [("horovod", True), pytest.param("perseus_like", False, marks=pytest.mark.slow)]
+)
 def test_the_text_about_a_peer_that_left(name: str, is_prefixed: bool) -> None:
     (text,) = lines_of(PEER, name, 2)
     assert text.startswith("Horovod has been shut down: ") is is_prefixed

@@ -81,6 +81,7 @@ def test_torch_gets_one_handler_in_a_process_of_a_launcher(variable: str) -> Non
     assert changes(TORCH, **{variable: "1"}) == expected
 
 
+@pytest.mark.slow
 def test_torch_whose_gloo_is_ours() -> None:
     """With PERSEUS_AS_GLOO=1, torch learns one more name, and one of its methods is replaced."""
     pytest.importorskip("torch")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # mypy reads all of torch: a minute of one processor
 PROGRAMS = sorted((Path(__file__).parent / "user_code").glob("*_program.py"))
-# mypy reads all of torch for its program: a minute of one processor.
-ALL = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "torch_program"), id=path.stem) for path in PROGRAMS]
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -23,7 +22,7 @@ def program_for(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_mypy(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed; `make lint-types` installs it")
@@ -37,7 +36,7 @@ def test_pyright(path: Path, to_end: ToEnd, tmp_path: Path) -> None:
     """Uses basedpyright, whose wheel contains all it needs. The package pyright downloads its program when it runs."""
     pyright = Path(sys.executable).with_name("basedpyright")
     if not pyright.exists():
-        pytest.skip("basedpyright is not installed; `pip install basedpyright` brings it with its own node")
+        pytest.skip("basedpyright is not installed; `make lint-types` installs it")
     shutil.copy(program_for(path), tmp_path / path.name)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "pythonVersion": "3.10"}')
     checked = to_end([pyright, "--pythonpath", sys.executable, tmp_path / path.name], tmp_path, joined=True)

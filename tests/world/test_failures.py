@@ -47,6 +47,7 @@ def test_arguments_of_init(ranks: Ranks) -> None:
     assert world.code == 0, world.stderr
 
 
+@pytest.mark.slow
 def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
     """A new session forgets the agreements of the old one, because a new rank would not know them."""
     pytest.importorskip("torch")

@@ -25,7 +25,7 @@ def test_an_mxnet_that_cannot_be_imported(environment: Callable[[str], Path]) ->
     assert "pip install numpy==1.23.5" in error
 
 
-@pytest.mark.parametrize("end", ["", "hvd.shutdown()"])
+@pytest.mark.parametrize("end", ["", pytest.param("hvd.shutdown()", marks=pytest.mark.slow)])
 def test_a_rank_that_ends_still_takes_part(
     environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd, end: str
 ) -> None:

@@ -382,9 +382,14 @@ print(f"rank {os.environ['PMI_RANK']} is done", flush=True)
 """
 
 
-@pytest.mark.parametrize("alone", ["01", pytest.param("1", marks=pytest.mark.slow)])
-def test_what_works_on_one_host(alone: str, mpirun: Mpirun) -> None:
+QUICK = "frozen or states_are_complete or broadcast_of_the_state"
+ALL = f"bfloat16 or compiled or {QUICK}"
+
+
+@pytest.mark.parametrize(
+    ("alone", "tests"), [("01", QUICK), *[pytest.param(alone, ALL, marks=pytest.mark.slow) for alone in ("01", "1")]]
+)
+def test_what_works_on_one_host(alone: str, tests: str, mpirun: Mpirun) -> None:
     """Some tests that are written for one host also hold on several hosts."""
-    tests = "bfloat16 or frozen or compiled or states_are_complete or broadcast_of_the_state"
     root = Path(__file__).resolve().parents[2]
     run_on_simulated_hosts(mpirun, ON_ONE_HOST, alone, PERSEUS_IN_WORLD="1", ROOT=str(root), TESTS=tests)

@@ -155,6 +155,7 @@ def test_a_compiled_function_after_ranks_have_changed(
     assert [reports_of(rank) for rank in range(2)] == ["True\n"] * 2, world
 
 
+@pytest.mark.slow
 def test_a_dead_peer_ends_a_step(
     ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
 ) -> None:

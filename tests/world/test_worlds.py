@@ -76,8 +76,6 @@ CONTRACT = {
     "torch": ["test_torch_verbs.py", "test_torch_equality.py"],
     "mxnet": ["test_mxnet_verbs.py"],
     "tensorflow": ["test_tensorflow_verbs.py"],
-    # The adapter is the same on both backends, but training and variables are not.
-    "keras_on_torch": ["test_keras_training.py", "test_keras_elastic.py"],
 }
 # Four imports of these frameworks take most of the time; NumPy and torch have four ranks in the quick suite.
 SLOW_CONTRACTS = {("tensorflow", 4), ("mxnet", 4)}

@@ -112,7 +112,7 @@ def wraps() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", [pytest.param(momentum, marks=pytest.mark.slow), MAKES[-1]])
-@pytest.mark.parametrize("wrap", wraps())
+@pytest.mark.parametrize("wrap", [wraps()[0], pytest.param(wraps()[1], marks=pytest.mark.slow)])
 def test_loss_scaling_on_either_side(wrap: Any, make: Make, rank: int, size: int) -> None:
     alone = fit_alone(model_of(), make())
     ours = fit_together(model_of(), wrap(make), rank, size)
