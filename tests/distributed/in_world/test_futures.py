@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from perseus_like.torch.compat.works import LOSES_WORKS
 from perseus_like.torch.distributed.callback_lock import CallbackLock
 
 from .values import all_gather_single
@@ -55,6 +56,9 @@ def test_work_of_a_blocking_call_that_no_thread_waits_for(size: int) -> None:
 
 
 def test_works_that_are_dropped_without_a_wait_let_go_of_their_tensors() -> None:
+    if LOSES_WORKS:
+        pytest.skip(f"torch {torch.__version__} needs the last 1000 works to be kept")
+
     def start_and_drop() -> weakref.ref[torch.Tensor]:
         tensor = torch.ones(3)
         dist.all_reduce(tensor, async_op=True)
