@@ -15,9 +15,10 @@ def address_of(tensor: torch.Tensor, what: str = "") -> int:
     """Returns the address of a tensor's elements. ValueError, which begins with `what`, if there is no memory."""
     try:
         address = tensor.data_ptr()
+        offset = tensor.storage_offset() * tensor.element_size()
     except RuntimeError:  # torch.func wraps tensors in objects without a storage
         raise _without_memory(tensor, what) from None
-    if address == 0 and tensor.numel() > 0:
+    if address == offset and tensor.numel() > 0:  # the address of the storage is null
         raise _without_memory(tensor, what)
     return int(address)
 

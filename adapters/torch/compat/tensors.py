@@ -11,14 +11,19 @@ import torch
 def awaited(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the result that an AsyncCollectiveTensor stands for, after waiting for it. Other tensors are returned.
 
-    Relies on: `trigger_wait()` of `torch.distributed._functional_collectives.AsyncCollectiveTensor`, which returns the
-    tensor inside. Functional collectives return such tensors, and so do torch's parallel layers.
+    Relies on: `trigger_wait()` and `elem`, the tensor inside, of
+    `torch.distributed._functional_collectives.AsyncCollectiveTensor`. Functional collectives return such tensors, and
+    so do torch's parallel layers.
     Tried with: all.
     Notices: the class or the method is missing, or a tensor of the class has memory of its own.
     Lost then: collectives of such tensors raise ValueError.
     """
     cls = _loaded("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
-    return tensor.trigger_wait() if cls is not None and isinstance(tensor, cls) else tensor
+    if cls is None or not isinstance(tensor, cls):
+        return tensor
+    waiting: Any = tensor
+    waiting.trigger_wait()  # torch 2.1's returns the wrapper
+    return waiting.elem  # type: ignore[no-any-return]
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

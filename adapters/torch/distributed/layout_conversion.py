@@ -171,8 +171,11 @@ def view(tensor: Tensor) -> View:
     """Returns the core's description of a dense tensor, with the number of elements as its shape."""
     dtype, elements, device = tensor.dtype, tensor.numel(), tensor.get_device()
     try:
-        address = tensor.data_ptr() or address_of(tensor)
+        address = tensor.data_ptr()
+        may_lack_memory = address == tensor.storage_offset() * tensor.element_size()
     except RuntimeError:
+        may_lack_memory = True
+    if may_lack_memory:
         address = address_of(tensor)
     if elements >= LARGE_ELEMENTS and device < 0:
         register_if_shared(tensor)

@@ -167,6 +167,11 @@ def freed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def freed_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose address is its distance to the begin of a freed storage."""
+    return freed(torch.cat([torch.zeros(2), tensor])[2:])
+
+
 def distributed(tensor: torch.Tensor) -> torch.Tensor:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate
@@ -220,9 +225,10 @@ def test_a_distributed_tensor_is_refused(name: str, rank: int, size: int) -> Non
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_tensor_whose_storage_was_freed_is_refused(name: str, rank: int, size: int) -> None:
+@pytest.mark.parametrize("make", [freed, freed_part])
+def test_a_tensor_whose_storage_was_freed_is_refused(make: Make, name: str, rank: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"storage of a Tensor of .* elements was freed"):
-        VERBS[name](freed, rank, size)
+        VERBS[name](make, rank, size)
 
 
 TRANSFORMS: dict[str, Callable[[Callable[[torch.Tensor], Any], torch.Tensor], Any]] = {
