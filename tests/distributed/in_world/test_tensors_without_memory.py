@@ -19,7 +19,7 @@ from .values import all_gather_single, reduce_scatter_single
 
 if not hasattr(torch.ops._c10d_functional, "wait_tensor"):
     pytest.skip(
-        "torch before 2.3 lacks some of these verbs, and prints a freed tensor's memory", allow_module_level=True
+        "torch before 2.3 lacks some verbs, and prints a freed tensor's memory", allow_module_level=True
     )
 
 Make = Callable[[torch.Tensor], torch.Tensor]
