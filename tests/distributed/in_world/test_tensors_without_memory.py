@@ -18,9 +18,7 @@ from perseus_like.torch.native_group import native
 from .values import all_gather_single, reduce_scatter_single
 
 if not hasattr(torch.ops._c10d_functional, "wait_tensor"):
-    pytest.skip(
-        "torch before 2.3 lacks some verbs, and prints a freed tensor's memory", allow_module_level=True
-    )
+    pytest.skip("torch before 2.3 lacks some verbs, and prints a freed tensor's memory", allow_module_level=True)
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 Verb = Callable[[Make, int, int], Any]

@@ -13,6 +13,8 @@ from torch import nn
 
 from perseus_like.errors import DisagreementError
 
+from .training import grad_scaler
+
 BATCH = 4  # examples per rank
 STEPS = 3
 LEARNING, LATER = 0, 1  # the steps in which a program touches something
@@ -117,7 +119,7 @@ def train(wrap: Wrap, cell: tuple[int, str, str, bool], rank: int, size: int, to
     model = build()
     model[5].weight.requires_grad_(action != "unfreeze")
     wrapped, optimizer = wrap(model, two_passes, uses_scaler)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=uses_scaler)
+    scaler = grad_scaler(init_scale=8.0, enabled=uses_scaler)
 
     def at(now: str, step: int) -> None:
         if touches and step == touched_step and now == moment:
