@@ -114,6 +114,8 @@ class OwnChanges(NamedTuple):
     error: str = ""  # what all ranks shall raise
     misfits: bool = False  # a parameter has another dtype or device than its place
     written: bool = False  # the program has written to gradients, which is no error
+    stepped: bool = False  # an optimizer has used the gradients of the last reduction
+    edited: bool = False  # the program had changed them before
 
 
 class CommonChanges(NamedTuple):
@@ -136,6 +138,7 @@ class ChangeExchange:
         self._pending: HandleEntry[Any] | None = None
         self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
         self._writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
+        self._stepped = self._editors = 0  # the numbers of ranks that have stepped, and that had edited gradients
 
     def forget(self) -> None:
         """Begins anew, because the ranks or the parameters have changed."""
@@ -152,7 +155,8 @@ class ChangeExchange:
         assert common_name.number is not None
         number = common_name.number + 1
         writer = mine.written * (session.core.rank() + 1)
-        head = np.array([changed, 1, number, number * number, mine.written, writer], np.int64)
+        steps = (mine.stepped, mine.edited)
+        head = np.array([changed, 1, number, number * number, mine.written, writer, *steps], np.int64)
         self._pending = _arrays.reduce_in_place(
             head, Op.Sum, f"{common_name.name}.step", process_set=self._process_set, start=Start.waiter
         )
@@ -163,9 +167,8 @@ class ChangeExchange:
         if pending is None:  # they were asked before
             return True
         try:
-            self._changed, self._present, numbers, squares, self._writers, self._sum_of_writers = (
-                pending.result().tolist()
-            )
+            self._changed, self._present, numbers, squares, *rest = pending.result().tolist()
+            self._writers, self._sum_of_writers, self._stepped, self._editors = rest
         except DisagreementError:  # another rank is at the first step of its owner
             return False
         return bool(self._present * squares == numbers * numbers)
@@ -176,6 +179,10 @@ class ChangeExchange:
         if others == 1:
             return f"rank {self._sum_of_writers - mine.written * (session.core.rank() + 1) - 1}"
         return f"{others} other ranks" if others else ""
+
+    def some_have_edited(self) -> bool:
+        """Returns whether some ranks, and not all that stepped, had changed the gradients of the last reduction."""
+        return 0 < self._editors < self._stepped
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""

@@ -29,7 +29,7 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import Changes, GradientWatch, own_changes, report
+from .gradient_watch import ALONE, Changes, GradientWatch, StepWatch, own_changes, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -69,6 +69,7 @@ class GradientBuckets:
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._watch = GradientWatch(self._parameters)
+        self._reduced = StepWatch(self._parameters, self._bucket_memory.are_in_place)
         self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
@@ -139,6 +140,16 @@ class GradientBuckets:
         """Sets the parameter's gradient to the reduced one, which other ranks have computed."""
         self._bucket_memory.show(index)
 
+    def watch_until_step(self) -> None:
+        """Call it when the gradients have been reduced, if the program may change them then, equally on all ranks."""
+        self._reduced.note()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Call it before a step of any optimizer."""
+        firsts = [group["params"][0] for group in optimizer.param_groups if group["params"]]
+        if any(map(self.knows, firsts)):
+            self._reduced.look()
+
     def scale(self, factor: float) -> None:
         """Multiplies the reduced gradients by a factor."""
         self._bucket_memory.scale(factor)
@@ -173,6 +184,8 @@ class GradientBuckets:
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
                 mine = self._own_changes(parameters, changes)
+                edited = self._reduced.take()
+                mine = mine._replace(stepped=edited is not None, edited=bool(edited))
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
@@ -182,6 +195,7 @@ class GradientBuckets:
                 self._require_together()
                 if writers := self._changes.other_writers(mine):
                     report(self._owner.name, [], subject=writers)
+                error = self._report_edits(edited) if self._changes.some_have_edited() else ""
                 self._start_sparse()
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
@@ -189,6 +203,8 @@ class GradientBuckets:
                 if then is not None:
                     then()
                 self._bucket_memory.convert()
+                if error:
+                    raise RuntimeError(error)
         finally:
             try:
                 self._wait()
@@ -321,6 +337,11 @@ class GradientBuckets:
         names = [self._names[index] for index in sorted(changes.written)]
         error = report(self._owner.name, names) if names else ""
         return own_changes(parameters, self._known, changes.removed, error)._replace(written=bool(names))
+
+    def _report_edits(self, edited: Set[int] | None) -> str:
+        """Warns of reduced gradients that some ranks have changed alone. Returns a text if that is to be an error."""
+        names = [self._names[index] for index in sorted(edited or ())]
+        return report(self._owner.name, names, ALONE, "the program" if names else "the program of another rank")
 
     def _apply(
         self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]

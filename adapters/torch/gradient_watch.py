@@ -75,6 +75,35 @@ class GradientWatch:
         self._versions.clear()
 
 
+class StepWatch:
+    """Notices what the program does to the gradients of all ranks before an optimizer uses them."""
+
+    def __init__(self, parameters: list[torch.Tensor], are_in_place: Callable[[Iterable[int]], bool]) -> None:
+        self._parameters = parameters
+        self._are_in_place = are_in_place
+        self._watch = GradientWatch(parameters)
+        self._is_waiting = False
+        self._edited: set[int] | None = None  # None: no optimizer has used the gradients
+
+    def note(self) -> None:
+        """Notes all gradients, which have been reduced."""
+        self._watch.clear()
+        self._watch.note(range(len(self._parameters)))
+        self._is_waiting = True
+
+    def look(self) -> None:
+        """Compares the gradients with what was noted, at the first call after it."""
+        if self._is_waiting:
+            self._is_waiting = False
+            written, removed, _ = self._watch.changes(self._are_in_place)
+            self._edited = written | removed
+
+    def take(self) -> set[int] | None:
+        """Returns the gradients that the program had changed in the last step; None if there was none."""
+        edited, self._edited, self._is_waiting = self._edited, None, False
+        return edited
+
+
 def own_changes(
     parameters: Sequence[tuple[str, torch.Tensor]], known: Mapping[int, int], removed: Container[int], error: str
 ) -> OwnChanges:
@@ -101,6 +130,7 @@ CLIP = (
     "which are those of one rank: {}. Clip by optimizer.clip_grad_norm_(max_norm), which knows the gradients of all "
     "ranks"
 )
+ALONE = "and other ranks have not, so that parameters may differ between ranks: {}. Do the same on all ranks"
 
 
 def report(owner: str, names: Sequence[str], remedy: str = SYNCHRONIZE, subject: str = "the program") -> str:

@@ -59,8 +59,26 @@ def test_touched_with_an_optimizer(rank: int, size: int) -> None:
 
 
 def test_touched_with_data_parallel(rank: int, size: int) -> None:
-    omit = _gradients_are_the_programs
-    assert touches.failures(_data_parallel, rank, size, hvd.allgather_object, omit) == []
+    may_be_apart = _gradients_are_the_programs
+    assert touches.failures(_data_parallel, rank, size, hvd.allgather_object, may_be_apart) == []
+
+
+def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
+    rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
+    model = DistributedDataParallel(build("mlp"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = batch(3, size)
+    _loss(model, inputs, targets, rank).backward()
+    if rank == size - 1:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel: .* other ranks have not") as error:
+        _loss(model, inputs, targets, rank).backward()
+    assert ("'0.weight'" in str(error.value)) == (rank == size - 1)
+    _loss(model, inputs, targets, rank).backward()
+    optimizer.step()
 
 
 def test_touched_with_a_sharded_optimizer(rank: int, size: int) -> None:

@@ -154,18 +154,17 @@ def failures(
     rank: int,
     size: int,
     gather: Callable[[Any], list[Any]],
-    omit: Callable[[int, str, str, bool], bool] = lambda *_: False,
+    may_be_apart: Callable[[int, str, str, bool], bool] = lambda *_: False,
     may_fail: Callable[[str], bool] = lambda action: False,
 ) -> list[str]:
     """Returns the cells that are wrong: weights unlike those of one process, or unlike on two ranks, and no warning.
 
-    `gather`: returns the objects of all ranks. `may_fail(action)`: whether an action of all ranks may be an error.
+    `gather`: returns the objects of all ranks. `may_be_apart(*cell)`: whether ranks may have unlike weights, if all
+    ranks warn. `may_fail(action)`: whether an action of all ranks may be an error.
     """
     wrong = []
     for cell in cells():
         step, moment, action, everywhere = cell
-        if omit(*cell):
-            continue
         error = ""
         with warnings_of_the_library() as texts:
             try:
@@ -179,7 +178,9 @@ def failures(
             error and everywhere and not may_fail(action)
         ):
             wrong.append(f"{name}: {[theirs for *_, theirs in everybody]}")
-        elif any(not torch.equal(a, b) for other, *_ in everybody for a, b in zip(weights, other, strict=True)):
+        elif not (noticed and may_be_apart(*cell)) and any(
+            not torch.equal(a, b) for other, *_ in everybody for a, b in zip(weights, other, strict=True)
+        ):
             wrong.append(f"{name}: ranks are apart")
         # Clipping a part of a sum differs from clipping the sum.
         is_local = action == "clip" and moment == "between passes"

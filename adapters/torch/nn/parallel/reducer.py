@@ -6,12 +6,14 @@ reducers of all models that it reached finish in the order in which they were ma
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
@@ -20,7 +22,7 @@ from perseus_like.process_sets import ProcessSet
 from ...autograd import verbs
 from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
-from ...compat.dynamo import not_compiled
+from ...compat.dynamo import is_compiling, not_compiled
 from ...ownership import Owner
 
 _log = logging.getLogger("perseus_like")
@@ -65,6 +67,8 @@ class Reducer:
         owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
         self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
         weakref.finalize(self, self._buckets.close)
+        _watch_steps()
+        _all.add(self)
 
     @property
     def name(self) -> str:
@@ -114,12 +118,18 @@ class Reducer:
                     self._buckets.show(index)
 
         self._buckets.synchronize([*self._parameters, *self._frozen], share)
+        if not is_compiling():
+            self._buckets.watch_until_step()
         late = [pair for pair in self._frozen if self._buckets.knows(pair[1])]
         if late:
             self._frozen = [pair for pair in self._frozen if not self._buckets.knows(pair[1])]
             self._parameters.extend(late)
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """See GradientBuckets."""
+        self._buckets.before_step(optimizer)
 
     def attend(self) -> None:
         """Takes part in a backward pass of the others with zeros. Afterwards, gradients are those of all ranks."""
@@ -183,3 +193,16 @@ class _Ending:
 
 
 _endings: weakref.WeakValueDictionary[int, _Ending] = weakref.WeakValueDictionary()
+_all: weakref.WeakSet[Reducer] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_steps() -> None:
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Called before a step of any optimizer of the process."""
+    if not is_compiling():
+        for reducer in _all:
+            reducer.before_step(optimizer)
