@@ -137,8 +137,8 @@ class ChangeExchange:
         self._frozen: frozenset[int] = frozenset()
         self._pending: HandleEntry[Any] | None = None
         self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
-        self._writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
-        self._stepped = self._editors = 0  # the numbers of ranks that have stepped, and that had edited gradients
+        self.writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
+        self.some_edited = False  # some ranks, not all that stepped, had changed what was last reduced
 
     def forget(self) -> None:
         """Begins anew, because the ranks or the parameters have changed."""
@@ -168,21 +168,18 @@ class ChangeExchange:
             return True
         try:
             self._changed, self._present, numbers, squares, *rest = pending.result().tolist()
-            self._writers, self._sum_of_writers, self._stepped, self._editors = rest
+            self.writers, self._sum_of_writers, stepped, edited = rest
+            self.some_edited = 0 < edited < stepped
         except DisagreementError:  # another rank is at the first step of its owner
             return False
         return bool(self._present * squares == numbers * numbers)
 
     def other_writers(self, mine: OwnChanges) -> str:
-        """Returns which other ranks have written to gradients, for a text; "" if none has. Call it after these."""
-        others = self._writers - mine.written
+        """Returns which other ranks have written to gradients, for a text. Some have, by `writers`."""
+        others = self.writers - mine.written
         if others == 1:
             return f"rank {self._sum_of_writers - mine.written * (session.core.rank() + 1) - 1}"
-        return f"{others} other ranks" if others else ""
-
-    def some_have_edited(self) -> bool:
-        """Returns whether some ranks, and not all that stepped, had changed the gradients of the last reduction."""
-        return 0 < self._editors < self._stepped
+        return f"{others} other ranks"
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""

@@ -69,7 +69,7 @@ class GradientBuckets:
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._watch = GradientWatch(self._parameters)
-        self._reduced = StepWatch(self._parameters, self._bucket_memory.are_in_place)
+        self._reduced: StepWatch | None = None
         self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
@@ -142,12 +142,14 @@ class GradientBuckets:
 
     def watch_until_step(self) -> None:
         """Call it when the gradients have been reduced, if the program may change them then, equally on all ranks."""
+        if self._reduced is None:
+            self._reduced = StepWatch(self._parameters, self._bucket_memory.are_in_place)
         self._reduced.note()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Call it before a step of any optimizer."""
         firsts = [group["params"][0] for group in optimizer.param_groups if group["params"]]
-        if any(map(self.knows, firsts)):
+        if self._reduced is not None and any(map(self.knows, firsts)):
             self._reduced.look()
 
     def scale(self, factor: float) -> None:
@@ -184,7 +186,7 @@ class GradientBuckets:
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
                 mine = self._own_changes(parameters, changes)
-                edited = self._reduced.take()
+                edited = None if self._reduced is None else self._reduced.take()
                 mine = mine._replace(stepped=edited is not None, edited=bool(edited))
                 if self._layout is None:
                     self._agree()
@@ -193,10 +195,11 @@ class GradientBuckets:
                 self._changes.send(self._common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 self._require_together()
-                if writers := self._changes.other_writers(mine):
-                    report(self._owner.name, [], subject=writers)
-                error = self._report_edits(edited) if self._changes.some_have_edited() else ""
-                self._start_sparse()
+                if self._changes.writers > mine.written:
+                    report(self._owner.name, [], subject=self._changes.other_writers(mine))
+                error = self._report_edits(edited) if self._changes.some_edited else ""
+                if self._sparse:
+                    self._start_sparse()
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
                 late = self._apply(common, mine, parameters)
@@ -207,7 +210,8 @@ class GradientBuckets:
                     raise RuntimeError(error)
         finally:
             try:
-                self._wait()
+                if self._in_flight:
+                    self._wait()
             finally:
                 self._changes.discard()
                 self.passes.reset()
@@ -349,8 +353,9 @@ class GradientBuckets:
         """Makes the step of a rank that has changed something that of all ranks. Returns the new parameters."""
         late = [parameters[position] for position in common.new]
         late = [(name, parameter) for name, parameter in late if id(parameter) not in self._known]
-        self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
-        self._wait()
+        if late:
+            self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
+            self._wait()
         for position in mine.frozen - common.frozen:  # other ranks train it
             self._bucket_memory.show(self._known[id(parameters[position][1])])
         for position in mine.removed:
