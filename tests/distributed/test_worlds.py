@@ -15,7 +15,7 @@ FILES = [
     *("test_verbs.py", "test_moves.py", "test_messages.py", "test_futures.py", "test_errors.py"),
     *("test_interface.py", "test_tensors_without_memory.py", "test_callbacks_and_messages.py"),
     *("test_training.py", "test_uneven.py", "test_comm_hooks.py", "test_buckets.py"),
-    *("test_touched_gradients.py", "test_options.py"),
+    *("test_touched_gradients.py", "test_options.py", "test_calls.py"),
 ]
 
 
@@ -26,6 +26,10 @@ WORLDS = [
     pytest.param("perseusrun", 4, CONTRACT, id="perseusrun-4-contract"),
     pytest.param("perseusrun", 4, FILES, marks=pytest.mark.slow, id="perseusrun-4"),
 ]
+
+
+def test_each_file_belongs_to_a_world() -> None:
+    assert {file.name for file in (HERE / "in_world").glob("test_*.py")} == set(FILES)
 
 
 @pytest.mark.first

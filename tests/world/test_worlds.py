@@ -24,6 +24,7 @@ GROUPS = {
         *["test_adasum.py", "test_numpy_shared.py"],
     ],
     "torch": [
+        "test_torch_calls.py",  # first: once a model of DistributedDataParallel exists, each step of an optimizer calls it
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
         *[
@@ -90,6 +91,11 @@ def worlds() -> Iterator[object]:
             if is_slow and group in CONTRACT:
                 marks = [pytest.mark.slow] * ((group, size) in SLOW_CONTRACTS)
                 yield pytest.param(group, size, CONTRACT[group], marks=marks, id=f"{group}-{size}-contract")
+
+
+def test_each_file_belongs_to_a_world() -> None:
+    listed = {file for files in GROUPS.values() for file in files}
+    assert {file.name for file in (HERE / "in_world").glob("test_*.py")} == listed
 
 
 @pytest.mark.first
