@@ -21,10 +21,10 @@ ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 GROUPS = {
     "numpy": [
         *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
-        *["test_adasum.py", "test_numpy_shared.py"],
+        *["test_adasum.py", "test_numpy_shared.py", "test_equal_bits.py"],
     ],
     "torch": [
-        "test_torch_calls.py",  # first: once a model of DistributedDataParallel exists, each step of an optimizer calls it
+        "test_torch_calls.py",  # first: a DistributedDataParallel hooks optimizers for good
         *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
         *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
         *[
