@@ -6,6 +6,7 @@ After it the ranks agree on an order and lay out the buckets in it. From then on
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence, Set
@@ -148,9 +149,15 @@ class GradientBuckets:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Call it before a step of any optimizer."""
-        firsts = [group["params"][0] for group in optimizer.param_groups if group["params"]]
-        if self._reduced is not None and any(map(self.knows, firsts)):
+        if self._reduced is None:
+            return
+        if any(map(self.knows, itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))):
             self._reduced.look()
+
+    def forget_step(self) -> None:
+        """Makes the next pass not compare what the ranks did before their last step, which were different ones."""
+        if self._reduced is not None:
+            self._reduced.take()
 
     def scale(self, factor: float) -> None:
         """Multiplies the reduced gradients by a factor."""

@@ -160,11 +160,12 @@ def collective(called: str | None = None, tensors: int = 0) -> Callable[[F], F]:
                         return getattr(_ProcessGroup(self.rank(), self.size()), name)(*arguments, **options, **limit)
                 if arguments and isinstance(arguments[-1], timedelta):
                     *arguments, timeout = arguments  # type: ignore[assignment]
-                work = method(self, *arguments, **options)
                 if timeout is None:
                     given = options.get("opts", arguments[-1] if arguments else None)
                     timeout = None if isinstance(given, _NO_OPTIONS) else getattr(given, "timeout", None)
-                if timeout is not None and timeout > _NO_TIME:
+                is_limited = timeout is not None and timeout > _NO_TIME  # TypeError before the call is submitted
+                work = method(self, *arguments, **options)
+                if is_limited:
                     work.limit_to(timeout)
                 return work
             except Exception as error:

@@ -128,7 +128,11 @@ class Gathers(Engine):
         return self._all_gather(what, [[output] for output in outputs], inputs, outputs, what)
 
     @collective("gather", tensors=1)
-    def gather(self, outputs: Sequence[Any], inputs: Sequence[Tensor], opts: Any = None, **named: Any) -> PerseusWork:
+    def gather(
+        self, outputs: Sequence[Any], inputs: Sequence[Tensor] | Tensor, opts: Any = None, **named: Any
+    ) -> PerseusWork:
+        if isinstance(inputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
         root = root_of(opts, **named)
         parts = list(outputs[0]) if self._rank == root else []
         return self._gather("gather", root, parts, inputs[0], outputs)
@@ -163,7 +167,11 @@ class Gathers(Engine):
         return self._exchange(call, rows(source, 1, source.numel()), splits, source, parts, result, then, typed=tensor)
 
     @collective("scatter")
-    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Any], opts: Any = None, **named: Any) -> PerseusWork:
+    def scatter(
+        self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, **named: Any
+    ) -> PerseusWork:
+        if isinstance(outputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
         root = root_of(opts, **named)
         output = outputs[0]
         check("scatter", output)

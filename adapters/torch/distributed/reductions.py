@@ -54,7 +54,8 @@ class Reductions(Engine):
     """all_reduce, reduce and reduce_scatter. Ranks must agree on the number of elements, and may differ in shapes."""
 
     @collective("all_reduce")
-    def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, **_: Any) -> PerseusWork:
+    def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None, op: Any = None) -> PerseusWork:
+        opts = op if opts is None else opts
         listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         if len(listed) != 1:
             return self._all_reduce("all_reduce", listed, opts)
@@ -116,8 +117,9 @@ class Reductions(Engine):
 
     @collective("reduce_scatter")
     def reduce_scatter(
-        self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, **_: Any
+        self, outputs: Sequence[Tensor] | Tensor, inputs: Sequence[Any], opts: Any = None, op: Any = None
     ) -> PerseusWork:
+        opts = op if opts is None else opts
         if isinstance(outputs, Tensor):
             outputs, inputs = [outputs], [inputs]
         if len(outputs) != 1 or len(inputs) != 1:

@@ -124,3 +124,30 @@ def test_an_expanded_tensor_that_would_get_different_values() -> None:
         return
     with pytest.raises(ValueError, match=r"different values along dimension 0 .*pass a clone\(\)"):
         dist.broadcast(tensor, 0)
+
+
+def test_options_by_torchs_names(rank: int, size: int) -> None:
+    """The other forms of torch's methods: `op`, and one tensor in place of a list of lists."""
+    last, whole = size - 1, [torch.tensor([float(part), part + 10.0]) for part in range(size)]
+    for tensors in (torch.tensor([float(rank)]), [torch.tensor([float(rank)])]):
+        group().allreduce(tensors, op=dist.ReduceOp.MAX).wait()
+        assert tensors[0] == last
+    output = torch.zeros(2)
+    group().reduce_scatter(output, [part * (rank + 1) for part in whole], op=dist.ReduceOp.MAX).wait()
+    assert output.tolist() == (whole[rank] * size).tolist()
+    for root in (0, last):
+        output = torch.zeros(2)
+        group().scatter(output, whole if rank == root else [], root).wait()
+        assert output.tolist() == whole[rank].tolist()
+        outputs = [torch.zeros(2) for _ in range(size)] if rank == root else []
+        group().gather(outputs, whole[rank], root).wait()
+        assert [each.tolist() for each in outputs] == [each.tolist() for each in (whole if rank == root else [])]
+
+
+def test_a_limit_that_is_no_time_fails_before_the_call(rank: int, size: int) -> None:
+    """All ranks get the error under the number of this call, so the next one is right."""
+    with pytest.raises(TypeError if rank == 0 else RuntimeError):
+        group().allreduce(torch.ones(1), timeout=30 if rank == 0 else LIMIT).wait(timedelta(seconds=60))
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size]

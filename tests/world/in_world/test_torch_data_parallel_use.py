@@ -52,6 +52,19 @@ def test_outputs_of_all_shapes(rank: int, size: int) -> None:
         assert_equal_gradients(parallel, alone)
 
 
+def test_a_pass_through_the_wrapped_module_is_the_ranks_own(rank: int, size: int) -> None:
+    """Each rank makes one at another step, as for an evaluation. The passes of all ranks go on together."""
+    model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+    for number in range(size + 2):
+        model.zero_grad()
+        model(torch.full((1, 2), rank + 1.0)).sum().backward()
+        assert model.module.weight.grad.tolist() == [[(size + 1) / 2] * 2]
+        if number == rank + 1:
+            model.zero_grad()
+            model.module(torch.full((1, 2), 1000.0)).sum().backward()
+            assert model.module.weight.grad.tolist() == [[1000.0] * 2]
+
+
 def test_training_continues_after_a_failed_backward_pass(rank: int, size: int) -> None:
     class FailingBackward(Function):
         @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -79,6 +80,77 @@ def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
     assert ("'0.weight'" in str(error.value)) == (rank == size - 1)
     _loss(model, inputs, targets, rank).backward()
     optimizer.step()
+
+
+def _train_with_join(rank: int, size: int) -> None:
+    """Ranks have unlike numbers of batches. The last rank's last batches have large gradients, which it clips."""
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for _ in range(2):
+        with model.join():
+            for number in range(2 + rank):
+                optimizer.zero_grad()
+                model(torch.full((2, 4), 100.0 if number == size else 0.01)).sum().backward()
+                if model.module.weight.grad.norm() > 10.0:
+                    model.module.weight.grad.mul_(0.1)
+                optimizer.step()
+
+
+def _train_with_closures(rank: int, size: int) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (model(torch.full((2, 4), float(rank))) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+        if rank == 0:
+            optimizer.zero_grad()
+
+
+def _train_beside_a_thread(rank: int, size: int) -> None:
+    """The thread makes models as long as others are trained."""
+    models: list[Any] = []
+    has_ended = threading.Event()
+
+    def make_models() -> None:
+        while not has_ended.is_set():
+            models[:] = [*models[-9:], DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False)]
+
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    thread = threading.Thread(target=make_models)
+    thread.start()
+    try:
+        for _ in range(2000):
+            optimizer.step()
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("train", [_train_with_join, _train_with_closures, _train_beside_a_thread])
+def test_right_programs_are_not_warned(train: Any, rank: int, size: int) -> None:
+    with touches.warnings_of_the_library() as texts:
+        train(rank, size)
+    assert texts == []
+
+
+def test_one_optimizer_of_two_models(rank: int, size: int) -> None:
+    first, second = (DistributedDataParallel(torch.nn.Linear(4, 4)) for _ in range(2))
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    with touches.warnings_of_the_library() as texts:
+        for number in range(2):
+            optimizer.zero_grad()
+            second(first(torch.ones(2, 4))).sum().backward()
+            if rank == 0 and number == 0:
+                second.module.weight.grad.mul_(0.5)
+            optimizer.step()
+    assert len(texts) == 1
+    assert ("'weight'" in texts[0]) == (rank == 0)
 
 
 def test_touched_with_a_sharded_optimizer(rank: int, size: int) -> None:

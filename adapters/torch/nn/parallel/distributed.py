@@ -185,6 +185,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
                 self._replication.copy_from(last, [tensor for _, tensor in named])
         finally:
             self._uneven = self._reducer.factor = None
+            self._reducer.forget_step()
 
     def join_hook(self, divide_by_initial_world_size: bool = True, **_: Any) -> JoinHook:
         """Returns the hook that torch's `Join([model, …])` needs. `Join` passes the argument, which is that of `join`.
@@ -273,7 +274,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self.require_forward_param_sync = syncs
         if reducer is None or not torch.is_grad_enabled():
             return
-        reducer.reducing = syncs
+        reducer.reducing, reducer.is_called = syncs, True
         if not syncs:
             return
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -47,7 +47,8 @@ class Reducer:
         static_graph: bool,
         bucket_bytes: int,
     ) -> None:
-        self.reducing = True  # set before each forward pass
+        self.reducing = True  # passes reduce that do not begin at an output; set by each forward pass
+        self.is_called = False  # the model's forward pass has been called
         self.factor: Callable[[], float] | None = None  # returns a factor for averages
         self._number = next(_numbers)
         self._parameters = list(parameters)
@@ -68,7 +69,7 @@ class Reducer:
         self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
         weakref.finalize(self, self._buckets.close)
         _watch_steps()
-        _all.add(self)
+        _all.append(weakref.ref(self, _all.remove))
 
     @property
     def name(self) -> str:
@@ -102,6 +103,7 @@ class Reducer:
         made without find_unused_parameters.
         """
         self._is_open = False
+        self.reducing = not self.is_called  # a pass through the wrapped module alone is this rank's own
         used, self._used = self._used, set()
         missing = [index for index in range(len(self._parameters)) if index not in used]
         looks = self._find_unused or (self._static_graph and self._unused_for_good is None)
@@ -131,6 +133,10 @@ class Reducer:
         """See GradientBuckets."""
         self._buckets.before_step(optimizer)
 
+    def forget_step(self) -> None:
+        """See GradientBuckets."""
+        self._buckets.forget_step()
+
     def attend(self) -> None:
         """Takes part in a backward pass of the others with zeros. Afterwards, gradients are those of all ranks."""
         self.recover()
@@ -146,11 +152,12 @@ class Reducer:
 
     def _counts(self, index: int) -> bool:
         self._used.add(index)
-        if not self.reducing:
-            return False
         if not self._is_open:
+            begins_at_output = any(self._number in ending.reducers for ending in _endings.values())
+            if not (self.reducing or begins_at_output):
+                return False
             self._is_open = True
-            if not any(self._number in ending.reducers for ending in _endings.values()):
+            if not begins_at_output:
                 self.expect_end()
         return True
 
@@ -193,7 +200,7 @@ class _Ending:
 
 
 _endings: weakref.WeakValueDictionary[int, _Ending] = weakref.WeakValueDictionary()
-_all: weakref.WeakSet[Reducer] = weakref.WeakSet()
+_all: list[weakref.ref[Reducer]] = []
 
 
 @functools.cache
@@ -201,8 +208,15 @@ def _watch_steps() -> None:
     register_optimizer_step_pre_hook(_before_step)
 
 
-def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+def _before_step(optimizer: torch.optim.Optimizer, given: Sequence[object], options: Mapping[str, object]) -> None:
     """Called before a step of any optimizer of the process."""
-    if not is_compiling():
-        for reducer in _all:
+    if is_compiling():
+        return
+    has_closure = len(given) > 1 or options.get("closure") is not None  # it computes the gradients
+    for reference in _all[:]:  # another thread may make a model
+        if (reducer := reference()) is None:
+            continue
+        if has_closure:
+            reducer.forget_step()
+        else:
             reducer.before_step(optimizer)
