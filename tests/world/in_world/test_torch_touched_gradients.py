@@ -84,7 +84,7 @@ def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
 
 def _train_with_join(rank: int, size: int) -> None:
     """Ranks have unlike numbers of batches. The last rank's last batches have large gradients, which it clips."""
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    model: Any = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     for _ in range(2):
         with model.join():
@@ -140,7 +140,8 @@ def test_right_programs_are_not_warned(train: Any, rank: int, size: int) -> None
 
 
 def test_one_optimizer_of_two_models(rank: int, size: int) -> None:
-    first, second = (DistributedDataParallel(torch.nn.Linear(4, 4)) for _ in range(2))
+    models: list[Any] = [DistributedDataParallel(torch.nn.Linear(4, 4)) for _ in range(2)]
+    first, second = models
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
     with touches.warnings_of_the_library() as texts:
         for number in range(2):
