@@ -119,6 +119,18 @@ def test_a_new_host_goes_on_alone_before_its_first_commit(test_beds: TestBeds, s
     job.assert_trained()
 
 
+def test_a_host_with_the_only_state_returns(test_beds: TestBeds, start: Start) -> None:
+    """A spare host could train at once, but has no state."""
+    options = ("--min-np", "1", "--max-np", "1", "--blacklist-cooldown-range", "1", "1")
+    job = start(test_beds(2), *options, hosts="h2:1,h1:1")
+    job.commit_of(1)
+    os.kill(rank_of(job, 0), signal.SIGKILL)
+    job.next_line("waiting for the state of a later generation, which h2 has")
+    job.commit_of(1)
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+
+
 def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> None:
     """Its cool-down ends while the next generation starts."""
     cooldown = ("--blacklist-cooldown-range", "1", "1")

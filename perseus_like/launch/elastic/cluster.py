@@ -79,6 +79,7 @@ class ClusterJob:
         self._fruitless = 0  # generations that have failed without a commit, one after another
         self._is_done = False
         self._waiting: object | None = None
+        self._has_waited = False  # for --elastic-timeout
         supervisor.later(self._ping_seconds, self._ping)
         supervisor.pause.before.append(self._pause)
 
@@ -211,11 +212,12 @@ class ClusterJob:
             else:
                 self._wait()
             return
+        newer = [found.host for found in self._returning() if _generation_of(found) > _generation_of(here[0])]
+        if newer and not self._has_waited:
+            self._wait(f"the state of a later generation, which {', '.join(newer)} has")
+            return
         if self._had_state and not any(found.version for found in here):
             self._give_up("no host that has the training's state is left")
-            return
-        if any(_generation_of(found) > _generation_of(here[0]) for found in self._returning()):
-            self._wait()
             return
         size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
         self._form(assign_ranks([Host(found.host, usable[found.host]) for found in here], size), size)
@@ -237,7 +239,7 @@ class ClusterJob:
                 return
         self._generation += 1
         self._members, self._begun, self._died, self._is_interrupted = hosts, 0, [], False
-        self._waiting = None
+        self._waiting, self._has_waited = None, False
         listed = ",".join(map(str, hosts))
         self._screen.announce(f"generation {self._generation}: {size} workers on {listed}")
         line = [*module_command("perseus_like.launch"), "-np", str(size), "-H", listed]
@@ -313,13 +315,20 @@ class ClusterJob:
             for found in self._agents.values():
                 found.send("hosts", stamp=self._stamp, result=result)
 
-    def _wait(self) -> None:
+    def _wait(self, state: str = "") -> None:
+        """Waits for --elastic-timeout for slots, or for `state`."""
         if self._waiting is None:
             self._waiting = token = object()
+            if state:
+                self._screen.announce(f"waiting for {state}")
             self._supervisor.later(self._settings.timeout, lambda: self._stop_waiting(token))
 
     def _stop_waiting(self, token: object) -> None:
-        if token is self._waiting and self._world is None and not self._is_done:
+        if token is not self._waiting or self._world is not None or self._is_done:
+            return
+        self._has_waited = True
+        self._try_to_form()  # perhaps from an earlier state
+        if self._world is None and not self._supervisor.is_stopping:
             needed = self._settings.min_np if self._generation else self._settings.start_np
             self._give_up(
                 f"waited {self._settings.timeout:g} s for {needed} slots (--elastic-timeout); "
