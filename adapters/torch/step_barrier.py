@@ -16,7 +16,7 @@ from .autograd import verbs
 
 
 class OwnStep(NamedTuple):
-    """What this rank tells all ranks."""
+    """The message of one rank to all ranks."""
 
     found_infinity: bool
     loss_scale: float
