@@ -237,6 +237,7 @@ def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
 # --- the programs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     small = {"PERSEUS_BENCHMARK_SMALL": "1", "OMP_NUM_THREADS": "1"}

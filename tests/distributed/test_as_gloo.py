@@ -71,6 +71,7 @@ def forms(done: Job, reports_of: ReportsOf) -> None:
         assert {line.partition(" ")[2] for line in lines[4:]} == {OURS.partition(" ")[2]}
 
 
+@pytest.mark.slow
 def test_by_perseusruns_option(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
     forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]), reports_of)
 

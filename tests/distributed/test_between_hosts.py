@@ -45,6 +45,7 @@ def on_two_hosts(program: Program) -> Program:
     return run
 
 
+@pytest.mark.slow
 def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     """A second group, whose ranks are in another order, uses the MPI that the first group started.
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 from tests.job import LIMIT_SECONDS
@@ -18,6 +19,7 @@ from tests.job import LIMIT_SECONDS
 PROGRAM = """
 import os, sys, torch
 from datetime import timedelta
+import pytest
 import torch.distributed as dist
 if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
@@ -47,6 +49,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_replacements_join_survivors(tmp_path: Path) -> None:
     """After each loss of a rank, among them rank 0, the survivors and the replacement make a new world."""
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))

@@ -78,7 +78,8 @@ RENDEZVOUS_BY_TCP = """
     """
 
 
-@pytest.mark.parametrize("backend", ["perseus", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["perseus", "gloo"])
 def test_another_port_than_torchruns(backend: str, program: Program, reports_of: ReportsOf) -> None:
     """Rank 0 listens at the port if torchrun's variable says that no agent does."""
     with socket.socket() as kept:

@@ -75,6 +75,7 @@ def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
     assert world.code == 0, world.stderr
 
 
+@pytest.mark.slow
 def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
     """The library keeps gradients in private memory, with one warning, and training continues."""
     pytest.importorskip("torch")
