@@ -19,7 +19,6 @@ from tests.job import LIMIT_SECONDS
 PROGRAM = """
 import os, sys, torch
 from datetime import timedelta
-import pytest
 import torch.distributed as dist
 if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
     import perseus_like.torch.distributed
