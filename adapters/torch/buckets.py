@@ -6,10 +6,9 @@ After it the ranks agree on an order and lay out the buckets in it. From then on
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import ALONE, Changes, GradientWatch, StepWatch, own_changes, report
+from .gradient_watch import ALONE, Changes, GradientWatch, own_changes, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -70,7 +69,6 @@ class GradientBuckets:
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._watch = GradientWatch(self._parameters)
-        self._reduced: StepWatch | None = None
         self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
@@ -141,23 +139,9 @@ class GradientBuckets:
         """Sets the parameter's gradient to the reduced one, which other ranks have computed."""
         self._bucket_memory.show(index)
 
-    def watch_until_step(self) -> None:
-        """Call it when the gradients have been reduced, if the program may change them then, equally on all ranks."""
-        if self._reduced is None:
-            self._reduced = StepWatch(self._parameters, self._bucket_memory.are_in_place)
-        self._reduced.note()
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Call it before a step of any optimizer."""
-        if self._reduced is None:
-            return
-        if any(map(self.knows, itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))):
-            self._reduced.look()
-
-    def forget_step(self) -> None:
-        """Makes the next pass not compare what the ranks did before their last step, which were different ones."""
-        if self._reduced is not None:
-            self._reduced.take()
+    def are_in_place(self, indices: Iterable[int]) -> bool:
+        """Returns whether these gradients have the memory of their buckets."""
+        return self._bucket_memory.are_in_place(indices)
 
     def scale(self, factor: float) -> None:
         """Multiplies the reduced gradients by a factor."""
@@ -180,12 +164,16 @@ class GradientBuckets:
             self._watch.clear()
 
     def synchronize(
-        self, parameters: Sequence[tuple[str, torch.Tensor]], then: Callable[[], None] | None = None
+        self,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        then: Callable[[], None] | None = None,
+        edited: Set[int] | None = None,
     ) -> None:
         """Reduces the remaining gradients, with zeros for missing ones, and blocks until all are reduced.
 
         `parameters`: all of the owner's, also those that are frozen or new. `then`: called when all are there; may
-        `show` and `scale`.
+        `show` and `scale`. `edited`: the gradients of the last reduction that the program had changed before an
+        optimizer used them; None if none has.
         """
         try:
             if self._generation != session.generation:
@@ -193,7 +181,6 @@ class GradientBuckets:
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
                 mine = self._own_changes(parameters, changes)
-                edited = None if self._reduced is None else self._reduced.take()
                 mine = mine._replace(stepped=edited is not None, edited=bool(edited))
                 if self._layout is None:
                     self._agree()
@@ -213,8 +200,6 @@ class GradientBuckets:
                 if then is not None:
                     then()
                 self._bucket_memory.convert()
-                if error:
-                    raise RuntimeError(error)
         finally:
             try:
                 if self._in_flight:
@@ -229,6 +214,8 @@ class GradientBuckets:
         elif common.misfits or not self._agreed:
             self._forget_layout()
         self.passes.synchronized = True
+        if error:
+            raise RuntimeError(error)
 
     def _make_hook(self, index: int) -> Hook:
         views = self._bucket_memory.views

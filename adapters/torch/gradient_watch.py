@@ -85,6 +85,9 @@ class StepWatch:
         self._is_waiting = False
         self._edited: set[int] | None = None  # None: no optimizer has used the gradients
 
+    def add(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._parameters.extend(parameters)
+
     def note(self) -> None:
         """Notes all gradients, which have been reduced."""
         self._watch.clear()

@@ -119,16 +119,27 @@ def test_a_new_host_goes_on_alone_before_its_first_commit(test_beds: TestBeds, s
     job.assert_trained()
 
 
-def test_a_host_with_the_only_state_returns(test_beds: TestBeds, start: Start) -> None:
-    """A spare host could train at once, but has no state."""
-    options = ("--min-np", "1", "--max-np", "1", "--blacklist-cooldown-range", "1", "1")
-    job = start(test_beds(2), *options, hosts="h2:1,h1:1")
+def lose_the_only_state(test_bed: NetworkTestBed, start: Start, seconds: int, *options: str) -> Any:
+    """Kills the only worker, which is on h2. h1 could train at once, but has no state. h2 returns after `seconds`."""
+    cooldown = ("--blacklist-cooldown-range", str(seconds), str(seconds))
+    job = start(test_bed, "--min-np", "1", "--max-np", "1", *cooldown, *options, hosts="h2:1,h1:1")
     job.commit_of(1)
     os.kill(rank_of(job, 0), signal.SIGKILL)
     job.next_line("waiting for the state of a later generation, which h2 has")
+    return job
+
+
+def test_a_host_with_the_only_state_returns(test_beds: TestBeds, start: Start) -> None:
+    job = lose_the_only_state(test_beds(2), start, 1)
     job.commit_of(1)
     assert job.finish() == 0, job.text
     job.assert_trained()
+
+
+def test_the_wait_for_the_only_state_ends(test_beds: TestBeds, start: Start) -> None:
+    job = lose_the_only_state(test_beds(2), start, 600, "--elastic-timeout", "1")
+    job.next_line("the job ends: no host that has the training's state is left")
+    assert job.end() != 0
 
 
 def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> None:

@@ -141,7 +141,7 @@ def collective(called: str | None = None, tensors: int = 0) -> Callable[[F], F]:
       next call to theirs.
 
     Args:
-        called: the users' name of the collective. None for a message, of which the other ranks are not told.
+        called: the users' name of the collective. None for a message, whose errors concern this rank only.
         tensors: the place of the argument with the tensors, whose device decides which group of several executes it.
     """
 

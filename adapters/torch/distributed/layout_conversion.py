@@ -144,7 +144,7 @@ def own_dtype(tensor: Tensor) -> str:
     """Returns torch's name of the dtype if the core communicates the bits as another dtype, and otherwise ""."""
     dtype: torch.dtype | None = tensor.dtype
     if dtype not in _AS:
-        may_be_complex = tensor.dim() > 0 and tensor.shape[-1] == 2
+        may_be_complex = tensor.dim() > 0 and tensor.shape[-1] == 2  # view_as_real adds such a dimension
         dtype = viewed_complex(tensor) if may_be_complex else None
     return "" if dtype is None else str(dtype).removeprefix("torch.")
 

@@ -23,6 +23,7 @@ from ...autograd import verbs
 from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
+from ...gradient_watch import StepWatch
 from ...ownership import Owner
 
 _log = logging.getLogger("perseus_like")
@@ -47,8 +48,8 @@ class Reducer:
         static_graph: bool,
         bucket_bytes: int,
     ) -> None:
-        self.reducing = True  # passes reduce that do not begin at an output; set by each forward pass
-        self.is_called = False  # the model's forward pass has been called
+        self.reducing = True  # also passes that begin at no output are reduced; each forward pass sets this
+        self.is_called = False  # the model has had a forward pass
         self.factor: Callable[[], float] | None = None  # returns a factor for averages
         self._number = next(_numbers)
         self._parameters = list(parameters)
@@ -67,6 +68,8 @@ class Reducer:
 
         owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
         self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
+        tensors = [parameter for _, parameter in self._parameters]
+        self._step_watch = StepWatch(tensors, self._buckets.are_in_place)
         weakref.finalize(self, self._buckets.close)
         _watch_steps()
         _all.append(weakref.ref(self, _all.remove))
@@ -119,23 +122,26 @@ class Reducer:
                 if index not in unused and self._parameters[index][1].requires_grad:
                     self._buckets.show(index)
 
-        self._buckets.synchronize([*self._parameters, *self._frozen], share)
+        self._buckets.synchronize([*self._parameters, *self._frozen], share, self._step_watch.take())
         if not is_compiling():
-            self._buckets.watch_until_step()
+            self._step_watch.note()
         late = [pair for pair in self._frozen if self._buckets.knows(pair[1])]
         if late:
             self._frozen = [pair for pair in self._frozen if not self._buckets.knows(pair[1])]
             self._parameters.extend(late)
+            self._step_watch.add(parameter for _, parameter in late)
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """See GradientBuckets."""
-        self._buckets.before_step(optimizer)
+        """Compares the gradients with those of all ranks, if the optimizer uses them."""
+        parameters = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        if any(map(self._buckets.knows, parameters)):
+            self._step_watch.look()
 
     def forget_step(self) -> None:
-        """See GradientBuckets."""
-        self._buckets.forget_step()
+        """Call it if the ranks may have made different steps, or if a closure has computed the gradients of a step."""
+        self._step_watch.take()
 
     def attend(self) -> None:
         """Takes part in a backward pass of the others with zeros. Afterwards, gradients are those of all ranks."""
