@@ -26,6 +26,10 @@ PERSEUSRUN = (sys.executable, "-m", "perseus_like.launch")
 _PAUSE_SECONDS = 0.01
 _SHOWN_CHARACTERS = 60000
 
+# For a program that limits its address space to what it uses now and a little more: a thread that makes a malloc arena
+# of its own maps 128 MiB for a moment, which would count as used.
+ONE_MALLOC_ARENA = {"MALLOC_ARENA_MAX": "1"}
+
 # Programs with perseus_like.numpy, or with torch.distributed, begin with these lines.
 NUMPY_HEAD = """
 import os, resource, signal, sys, time

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import ONE_MALLOC_ARENA
+
 
 def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
     world = run(
@@ -68,6 +70,7 @@ def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all_ranks(run: 
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         still_works()
         """,
+        **ONE_MALLOC_ARENA,
     )
     assert world.code == 0, world.output
     texts = {facts["failed"]["text"] for facts in world.all_facts()}
@@ -88,6 +91,7 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
             resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
         report(failed=outcome_of(hvd.join if rank == 1 else lambda: hvd.allreduce(big)))
         """,
+        **ONE_MALLOC_ARENA,
     )
     assert world.code == 0, world.output
     texts = [facts["failed"]["text"] for facts in world.all_facts()]
@@ -112,6 +116,7 @@ def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any
         report(id=some.process_set_id, sum=float(hvd.allreduce(1.0, op=hvd.Sum, process_set=some)) if rank else 2.0)
         still_works()
         """,
+        **ONE_MALLOC_ARENA,
     )
     assert world.code == 0, world.output
     for facts in world.all_facts():

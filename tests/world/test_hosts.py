@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import ONE_MALLOC_ARENA
+
 from .conftest import Mpirun
 from .simulated_hosts import run_on_simulated_hosts
 
@@ -100,9 +102,9 @@ import perseus_like.numpy as hvd
 
 hvd.init()
 rank = hvd.rank()
-if rank == 1:  # room for the result, but not for what else the collective needs
+if rank == 1:  # room for its own part (14 MiB), and not for the result (56 MiB)
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (70 << 20), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
 try:
     hvd.allgather(np.ones(14 << 18, np.float32), name="big")
 except hvd.HorovodInternalError as error:
@@ -115,4 +117,4 @@ except Exception as error:
 
 
 def test_a_rank_without_memory_is_an_error_on_all_ranks(mpirun: Mpirun) -> None:
-    run_on_simulated_hosts(mpirun, WITHOUT_MEMORY, alone="01")
+    run_on_simulated_hosts(mpirun, WITHOUT_MEMORY, alone="01", **ONE_MALLOC_ARENA)

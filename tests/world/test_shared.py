@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import ONE_MALLOC_ARENA
+
 from .conftest import Ranks
 
 ReportsOf = Callable[[int], str]
@@ -152,6 +154,7 @@ def test_no_room_for_the_mapping(ranks: Ranks, reports_of: ReportsOf) -> None:
         hvd.barrier()
         """,
         PERSEUS_ARENA_BYTES=str(64 << 20),
+        **ONE_MALLOC_ARENA,
     )
     assert world.code == 0, world.stderr
     assert reports_of(0) == "mapped\n"
