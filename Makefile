@@ -464,8 +464,8 @@ endef
 cpp-tests: $(STAMPS)/package
 	$(call cpp_tests,build/core)
 
-# What takes longest or has a hundred threads, and the sizes of a world between those that stay. `make test-all` and `make sanitize` run all tests.
-SLOW_CPP_TESTS := StallWatch.*:ShmStress.*:ShmGroup.MoreThanTwoGiB:*Contract*/Threads3:*Contract*/Processes3:*Contract*/Processes4:*Contract*/Messages2:*Contract*/Messages4:*Contract*/Hosts2:*Contract*/Hosts3:*Contract*/Hosts4:*Contract*/Blocking2:*Contract*/Queued3:*Contract*/Background3
+# What takes longest, or has a hundred threads. `make test-all` and `make sanitize` run all tests.
+SLOW_CPP_TESTS := StallWatch.*:ShmStress.*:ShmGroup.MoreThanTwoGiB
 
 sanitize: sanitize-address sanitize-thread
 

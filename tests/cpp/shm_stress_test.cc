@@ -38,27 +38,23 @@ void allreduce(World& world, Transport& transport, Dice& dice) {
   const auto count = dice.size();
   const auto pieces = 1 + static_cast<int>(dice.common() % 5);
   Buffer buffer(world.fabric, dice.place(), DType::int32, cut(count, pieces));
-  for (std::int64_t i = 0; i < count; ++i) {
-    buffer.set(i, contribution(DType::int32, ReduceOp::sum, world.rank, i, 1));
-  }
-  dice.dawdle();
   const Reduction sum{DType::int32, DType::int32, ReduceOp::sum, {}};
+  buffer.fill(contribution(sum, world.rank));
+  dice.dawdle();
   const auto status = transport.allreduce(sum, buffer.pieces(), buffer.pieces());
   ASSERT_TRUE(status.ok()) << status.text();
-  for (std::int64_t i = 0; i < count; ++i) {
-    ASSERT_EQ(buffer.get(i), expected(DType::int32, ReduceOp::sum, world.size, i, 1)) << i << " of " << count;
-  }
+  ASSERT_EQ(buffer.first_other(reduced(sum, world.size)), kNone) << "of " << count;
 }
 
 void broadcast(World& world, Transport& transport, Dice& dice) {
   const auto count = dice.size();
   const auto root = static_cast<int>(dice.common()) & 1;
   Buffer buffer(world.fabric, dice.place(), DType::uint8, {count});
-  for (std::int64_t i = 0; i < count; ++i) buffer.set(i, world.rank == root ? i % 251 : 0);
+  buffer.fill(world.rank == root ? sequence(0) : Numbers{0});
   dice.dawdle();
   const auto status = transport.broadcast(buffer.pieces(), root);
   ASSERT_TRUE(status.ok()) << status.text();
-  for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(buffer.get(i), i % 251) << i << " of " << count;
+  ASSERT_EQ(buffer.first_other(sequence(0)), kNone) << "of " << count;
 }
 
 void allgather(World& world, Transport& transport, Dice& dice) {
@@ -67,13 +63,15 @@ void allgather(World& world, Transport& transport, Dice& dice) {
   Buffer in(world.fabric, dice.place(), DType::uint8, {counts[static_cast<std::size_t>(world.rank)]});
   Buffer out(world.fabric, dice.place(), DType::uint8,
              {std::accumulate(counts.begin(), counts.end(), std::int64_t{0})});
-  for (std::int64_t i = 0; i < in.count(); ++i) in.set(i, (world.rank + i) % 251);
+  in.fill(sequence(world.rank));
   dice.dawdle();
   const auto status = transport.allgather(in.data(), out.data(), counts);
   ASSERT_TRUE(status.ok()) << status.text();
   std::int64_t at = 0;
   for (int r = 0; r < world.size; ++r) {
-    for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(r)]; ++i) ASSERT_EQ(out.get(at++), (r + i) % 251);
+    const auto part = counts[static_cast<std::size_t>(r)];
+    ASSERT_EQ(out.first_other(sequence(r), at, part), kNone) << "part of rank " << r;
+    at += part;
   }
 }
 
@@ -83,16 +81,12 @@ void reduce_scatter(World& world, Transport& transport, Dice& dice) {
   const auto begin = std::accumulate(counts.begin(), counts.begin() + world.rank, std::int64_t{0});
   Buffer in(world.fabric, dice.place(), DType::int32, {std::accumulate(counts.begin(), counts.end(), std::int64_t{0})});
   Buffer out(world.fabric, dice.place(), DType::int32, {counts[static_cast<std::size_t>(world.rank)]});
-  for (std::int64_t i = 0; i < in.count(); ++i) {
-    in.set(i, contribution(DType::int32, ReduceOp::max, world.rank, i, 1));
-  }
-  dice.dawdle();
   const Reduction max{DType::int32, DType::int32, ReduceOp::max, {}};
+  in.fill(contribution(max, world.rank));
+  dice.dawdle();
   const auto status = transport.reduce_scatter(max, in.data(), out.data(), counts);
   ASSERT_TRUE(status.ok()) << status.text();
-  for (std::int64_t i = 0; i < out.count(); ++i) {
-    ASSERT_EQ(out.get(i), expected(DType::int32, ReduceOp::max, world.size, begin + i, 1));
-  }
+  ASSERT_EQ(out.first_other(reduced(max, world.size, begin)), kNone);
 }
 
 void barrier(World&, Transport& transport, Dice& dice) {

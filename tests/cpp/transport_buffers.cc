@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "kernels_reference.h"
 
@@ -10,11 +11,48 @@ namespace perseus::testing {
 
 namespace {
 
-// TSan needs minutes for the computation of expected values, which uses no shared memory.
-#define PERSEUS_NOT_RACE_CHECKED __attribute__((no_sanitize("thread")))
-
 constexpr std::size_t kMargin = 64;
 constexpr std::uint8_t kUntouched = 0xa5;
+// Contributions are repeated after so many elements.
+constexpr std::int64_t kPeriod = 30;
+
+// Calls visit(element, memory, bytes, size) for parts of these elements: `bytes` are the numbers for `size` bytes of
+// memory. Not for each element, because that and an assertion take most of a test's time.
+template <typename Visit>
+void visit_blocks(DType dtype, const std::vector<Piece>& pieces, const Numbers& numbers, std::int64_t begin,
+                  std::int64_t count, const Visit& visit) {
+  constexpr std::int64_t kBlock = 4096;
+  const auto period = static_cast<std::int64_t>(numbers.size());
+  const auto width = size_of(dtype);
+  const auto elements = (std::min(count, kBlock) / period + 2) * period;
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(elements) * width);
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const auto value = numbers[static_cast<std::size_t>(i % period)];
+    reference::encode(dtype, {value, static_cast<double>(value)}, &bytes[static_cast<std::size_t>(i) * width]);
+  }
+  std::int64_t first = 0;  // of the piece
+  for (const auto& piece : pieces) {
+    const auto end = std::min(first + piece.count, begin + count);
+    for (auto at = std::max(first, begin); at < end;) {
+      const auto phase = (at - begin) % period;
+      const auto length = std::min(end - at, elements - phase);
+      visit(at, static_cast<std::uint8_t*>(piece.data) + static_cast<std::size_t>(at - first) * width,
+            &bytes[static_cast<std::size_t>(phase) * width], static_cast<std::size_t>(length) * width);
+      at += length;
+    }
+    first += piece.count;
+  }
+}
+
+std::int64_t contribution_to(const Reduction& reduction, int rank, std::int64_t element) {
+  const auto [dtype, op] = std::pair(reduction.dtype, reduction.op);
+  if (dtype == DType::boolean) return (element * 7 + rank * 3) % 5 < 3 ? 1 : 0;
+  if (op == ReduceOp::product) return 1 + (element + rank) % 2;
+  const auto value = (element * 7 + rank * 5) % 6;
+  const bool may_be_negative =
+      dtype != DType::uint8 && dtype != DType::uint16 && op != ReduceOp::band && op != ReduceOp::bor;
+  return (may_be_negative ? value - 2 : value) * reduction.scale.divisor;
+}
 
 }  // namespace
 
@@ -50,28 +88,22 @@ std::int64_t Buffer::count() const {
   return total;
 }
 
-PERSEUS_NOT_RACE_CHECKED std::uint8_t* Buffer::at(std::int64_t element) const {
-  if (element < first_) {
-    first_ = 0;
-    piece_ = 0;
-  }
-  while (element - first_ >= pieces_[piece_].count) first_ += pieces_[piece_++].count;
-  return static_cast<std::uint8_t*>(pieces_[piece_].data) +
-         static_cast<std::size_t>(element - first_) * size_of(dtype_);
+void Buffer::fill(const Numbers& numbers, std::int64_t begin, std::int64_t count) {
+  visit_blocks(dtype_, pieces_, numbers, begin, count,
+               [](std::int64_t, std::uint8_t* memory, const std::uint8_t* bytes, std::size_t size) {
+                 std::memcpy(memory, bytes, size);
+               });
 }
 
-// The first byte of each element is accessed here and not only in encode() and decode(), which TSan does not check.
-void Buffer::set(std::int64_t element, std::int64_t value) {
-  auto* memory = at(element);
-  *static_cast<volatile std::uint8_t*>(memory) = 0;
-  reference::encode(dtype_, {value, static_cast<double>(value)}, memory);
-}
-
-std::int64_t Buffer::get(std::int64_t element) const {
-  const auto* memory = at(element);
-  static_cast<void>(*static_cast<const volatile std::uint8_t*>(memory));
-  const auto value = reference::decode(dtype_, memory);
-  return is_floating(dtype_) ? static_cast<std::int64_t>(value.real) : value.whole;
+std::int64_t Buffer::first_other(const Numbers& numbers, std::int64_t begin, std::int64_t count) const {
+  std::int64_t found = kNone;
+  visit_blocks(dtype_, pieces_, numbers, begin, count,
+               [&](std::int64_t at, const std::uint8_t* memory, const std::uint8_t* bytes, std::size_t size) {
+                 if (found != kNone || std::memcmp(memory, bytes, size) == 0) return;
+                 const auto differing = std::mismatch(memory, memory + size, bytes).first - memory;
+                 found = at + differing / static_cast<std::ptrdiff_t>(size_of(dtype_));
+               });
+  return found;
 }
 
 bool Buffer::margins_intact() const {
@@ -97,32 +129,38 @@ std::vector<std::int64_t> cut(std::int64_t count, int pieces) {
   return counts;
 }
 
-PERSEUS_NOT_RACE_CHECKED std::int64_t contribution(DType dtype, ReduceOp op, int rank, std::int64_t element,
-                                                   std::int64_t unit) {
-  if (dtype == DType::boolean) return (element * 7 + rank * 3) % 5 < 3 ? 1 : 0;
-  if (op == ReduceOp::product) return 1 + (element + rank) % 2;
-  const auto value = (element * 7 + rank * 5) % 6;
-  const bool may_be_negative =
-      dtype != DType::uint8 && dtype != DType::uint16 && op != ReduceOp::band && op != ReduceOp::bor;
-  return (may_be_negative ? value - 2 : value) * unit;
+Numbers sequence(std::int64_t first, std::int64_t step) {
+  Numbers numbers;
+  for (std::int64_t i = 0; i < 251; ++i) numbers.push_back((first + i * step) % 251);
+  return numbers;
 }
 
-PERSEUS_NOT_RACE_CHECKED std::int64_t expected(DType dtype, ReduceOp op, int ranks, std::int64_t element,
-                                               std::int64_t unit) {
-  auto result = contribution(dtype, op, 0, element, unit);
+Numbers contribution(const Reduction& reduction, int rank, std::int64_t first) {
+  Numbers numbers;
+  for (std::int64_t i = 0; i < kPeriod; ++i) numbers.push_back(contribution_to(reduction, rank, first + i));
+  return numbers;
+}
+
+Numbers reduced(const Reduction& reduction, int ranks, std::int64_t first) {
+  auto results = contribution(reduction, 0, first);
   for (int rank = 1; rank < ranks; ++rank) {
-    const auto next = contribution(dtype, op, rank, element, unit);
-    switch (op) {
-      case ReduceOp::sum: result = dtype == DType::boolean ? (result | next) : result + next; break;
-      case ReduceOp::min: result = std::min(result, next); break;
-      case ReduceOp::max: result = std::max(result, next); break;
-      case ReduceOp::product: result *= next; break;
-      case ReduceOp::band: result &= next; break;
-      case ReduceOp::bor: result |= next; break;
-      case ReduceOp::bxor: result ^= next; break;
+    const auto more = contribution(reduction, rank, first);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      auto& result = results[i];
+      const auto next = more[i];
+      switch (reduction.op) {
+        case ReduceOp::sum: result = reduction.dtype == DType::boolean ? (result | next) : result + next; break;
+        case ReduceOp::min: result = std::min(result, next); break;
+        case ReduceOp::max: result = std::max(result, next); break;
+        case ReduceOp::product: result *= next; break;
+        case ReduceOp::band: result &= next; break;
+        case ReduceOp::bor: result |= next; break;
+        case ReduceOp::bxor: result ^= next; break;
+      }
     }
   }
-  return result;
+  for (auto& result : results) result /= reduction.scale.divisor;
+  return results;
 }
 
 }  // namespace perseus::testing

@@ -11,6 +11,11 @@
 
 namespace perseus::testing {
 
+// Numbers for the elements of a buffer. After the last comes the first again.
+using Numbers = std::vector<std::int64_t>;
+
+constexpr std::int64_t kNone = -1;
+
 // The kind of a rank's memory.
 enum class Place { heap, arena, mixed };  // mixed: every second piece in the arena
 
@@ -26,14 +31,16 @@ class Buffer {
   void* data() const { return pieces_.at(0).data; }
   std::int64_t count() const;
 
-  void set(std::int64_t element, std::int64_t value);
-  std::int64_t get(std::int64_t element) const;
+  // Writes the numbers to `count` elements from `begin` on.
+  void fill(const Numbers& numbers, std::int64_t begin, std::int64_t count);
+  void fill(const Numbers& numbers) { fill(numbers, 0, count()); }
+  // Returns the first of these elements that is another number, or kNone.
+  std::int64_t first_other(const Numbers& numbers, std::int64_t begin, std::int64_t count) const;
+  std::int64_t first_other(const Numbers& numbers) const { return first_other(numbers, 0, count()); }
   // Returns true if the guards have not changed.
   bool margins_intact() const;
 
  private:
-  std::uint8_t* at(std::int64_t element) const;
-
   Fabric& fabric_;
   DType dtype_;
   std::vector<Piece> pieces_;
@@ -43,17 +50,17 @@ class Buffer {
     bool in_arena = false;
   };
   std::vector<Block> blocks_;
-  // The piece of the last element and its first element, because elements are mostly accessed in order.
-  mutable std::size_t piece_ = 0;
-  mutable std::int64_t first_ = 0;
 };
 
 // Cuts `count` elements into `pieces` uneven pieces, some of them empty.
 std::vector<std::int64_t> cut(std::int64_t count, int pieces);
 
-// Returns the contribution of rank r to element i: a small whole number. `unit` makes the sums divisible.
-std::int64_t contribution(DType dtype, ReduceOp op, int rank, std::int64_t element, std::int64_t unit);
+// Returns first, first + step and so on, modulo 251.
+Numbers sequence(std::int64_t first, std::int64_t step = 1);
+// Returns what a rank contributes from element `first` on: small whole numbers, times the divisor of the reduction's
+// scale.
+Numbers contribution(const Reduction& reduction, int rank, std::int64_t first = 0);
 // Returns the reduction of these over `ranks` ranks, computed in int64.
-std::int64_t expected(DType dtype, ReduceOp op, int ranks, std::int64_t element, std::int64_t unit);
+Numbers reduced(const Reduction& reduction, int ranks, std::int64_t first = 0);
 
 }  // namespace perseus::testing

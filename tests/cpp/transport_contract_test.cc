@@ -39,25 +39,19 @@ std::string describe(const Case& c) {
 }
 
 void check_allreduce(World& world, Transport& transport, const Case& c) {
-  const auto unit = c.reduction.scale.divisor;
   const auto counts = cut(c.count, c.pieces);
   Buffer in(world.fabric, c.in, c.reduction.dtype, counts);
   std::optional<Buffer> other;
   if (!c.in_place) other.emplace(world.fabric, c.out, c.reduction.dtype, counts);
   Buffer& out = c.in_place ? in : *other;
-  const auto mine = [&](std::int64_t i) {
-    return contribution(c.reduction.dtype, c.reduction.op, world.rank, i, unit);
-  };
-  for (std::int64_t i = 0; i < c.count; ++i) in.set(i, mine(i));
+  const auto mine = contribution(c.reduction, world.rank);
+  in.fill(mine);
 
   const auto status = transport.allreduce(c.reduction, in.pieces(), out.pieces());
   ASSERT_TRUE(status.ok()) << status.text();
-  for (std::int64_t i = 0; i < c.count; ++i) {
-    const auto want = expected(c.reduction.dtype, c.reduction.op, world.size, i, unit) / unit;
-    ASSERT_EQ(out.get(i), want) << describe(c) << " at element " << i;
-    if (!c.in_place) {
-      ASSERT_EQ(in.get(i), mine(i)) << describe(c) << ": the input was changed";
-    }
+  ASSERT_EQ(out.first_other(reduced(c.reduction, world.size)), kNone) << describe(c);
+  if (!c.in_place) {
+    ASSERT_EQ(in.first_other(mine), kNone) << describe(c) << ": the input was changed";
   }
   EXPECT_TRUE(in.margins_intact() && out.margins_intact()) << describe(c);
 }
@@ -197,7 +191,7 @@ TEST_P(Contract, SeveralAllreducesOfEveryDTypeOpAndSize) {
           auto& one = ones.emplace_back(One{{dtype, dtype, op, {}}, nullptr, nullptr});
           one.in = std::make_unique<Buffer>(world.fabric, place, dtype, counts);
           if (number % 2 == 0) one.out = std::make_unique<Buffer>(world.fabric, place, dtype, counts);
-          for (std::int64_t i = 0; i < count; ++i) one.in->set(i, contribution(dtype, op, world.rank, i, 1));
+          one.in->fill(contribution(one.reduction, world.rank));
         }
       }
       const auto out_of = [](const One& one) -> Buffer& { return one.out ? *one.out : *one.in; };
@@ -205,10 +199,7 @@ TEST_P(Contract, SeveralAllreducesOfEveryDTypeOpAndSize) {
       for (const auto& one : ones) all.push_back({one.reduction, one.in->pieces(), out_of(one).pieces()});
       Follower follower([&](std::size_t which) {
         const auto& one = ones[which];
-        const auto [dtype, op] = std::pair(one.reduction.dtype, one.reduction.op);
-        for (std::int64_t i = 0; i < one.in->count(); ++i) {
-          ASSERT_EQ(out_of(one).get(i), expected(dtype, op, world.size, i, 1)) << "number " << which << " at " << i;
-        }
+        ASSERT_EQ(out_of(one).first_other(reduced(one.reduction, world.size)), kNone) << "number " << which;
         EXPECT_TRUE(out_of(one).margins_intact() && one.in->margins_intact());
       });
       const auto status = transport.allreduce_each(all, follower);
@@ -224,10 +215,11 @@ TEST_P(Contract, BroadcastFromEveryRoot) {
       for (const auto count : kCounts) {
         for (const auto place : kPlaces) {
           Buffer buffer(world.fabric, place, DType::uint8, cut(count, 3 + world.rank));
-          for (std::int64_t i = 0; i < count; ++i) buffer.set(i, world.rank == root ? (i * 5 + root) % 251 : 0);
+          const auto roots = sequence(root, 5);
+          buffer.fill(world.rank == root ? roots : Numbers{0});
           const auto status = transport.broadcast(buffer.pieces(), root);
           ASSERT_TRUE(status.ok()) << status.text();
-          for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(buffer.get(i), (i * 5 + root) % 251);
+          ASSERT_EQ(buffer.first_other(roots), kNone);
           EXPECT_TRUE(buffer.margins_intact());
         }
       }
@@ -253,18 +245,16 @@ TEST_P(Contract, AllgatherOfUnevenParts) {
           const auto mine = counts[static_cast<std::size_t>(world.rank)];
           Buffer in(world.fabric, world.rank == 0 ? Place::arena : place, DType::uint8, {mine});
           Buffer out(world.fabric, place, DType::uint8, {total});
-          for (std::int64_t i = 0; i < mine; ++i) {
-            in.set(i, (world.rank * 50 + i) % 251);
-            if (in_place) out.set(begin + i, (world.rank * 50 + i) % 251);
-          }
+          in.fill(sequence(world.rank * 50));
+          if (in_place) out.fill(sequence(world.rank * 50), begin, mine);
           const void* from = in_place ? static_cast<std::uint8_t*>(out.data()) + begin : in.data();
           const auto status = transport.allgather(from, out.data(), counts);
           ASSERT_TRUE(status.ok()) << status.text();
           std::int64_t at = 0;
           for (int r = 0; r < world.size; ++r) {
-            for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(r)]; ++i) {
-              ASSERT_EQ(out.get(at++), (r * 50 + i) % 251) << "part of rank " << r;
-            }
+            const auto part = counts[static_cast<std::size_t>(r)];
+            ASSERT_EQ(out.first_other(sequence(r * 50), at, part), kNone) << "part of rank " << r;
+            at += part;
           }
           EXPECT_TRUE(out.margins_intact());
         }
@@ -277,7 +267,7 @@ TEST_P(Contract, AlltoallOfUnevenParts) {
   on_every_rank([](World& world, Transport& transport) {
     // The bytes from s to r differ for each pair.
     const auto bytes = [&](int s, int r, std::int64_t count) { return (s + 2 * r) % 3 == 1 ? 0 : count + 5 * s + r; };
-    const auto value = [](int s, int r, std::int64_t i) { return (s * 70 + r * 20 + i) % 251; };
+    const auto values = [](int s, int r) { return sequence(s * 70 + r * 20); };
     for (const auto count : kCounts) {
       for (const auto place : {Place::heap, Place::arena}) {
         for (const bool in_place : {false, true}) {
@@ -294,15 +284,16 @@ TEST_P(Contract, AlltoallOfUnevenParts) {
           auto& out = in_place ? in : other;
           std::int64_t at = 0;
           for (int r = 0; r < world.size; ++r) {
-            for (std::int64_t i = 0; i < send[static_cast<std::size_t>(r)]; ++i) in.set(at++, value(world.rank, r, i));
+            in.fill(values(world.rank, r), at, send[static_cast<std::size_t>(r)]);
+            at += send[static_cast<std::size_t>(r)];
           }
           const auto status = transport.alltoall(in.data(), send, out.data(), receive);
           ASSERT_TRUE(status.ok()) << status.text();
           at = 0;
           for (int s = 0; s < world.size; ++s) {
-            for (std::int64_t i = 0; i < receive[static_cast<std::size_t>(s)]; ++i) {
-              ASSERT_EQ(out.get(at++), value(s, world.rank, i)) << "part of rank " << s;
-            }
+            const auto part = receive[static_cast<std::size_t>(s)];
+            ASSERT_EQ(out.first_other(values(s, world.rank), at, part), kNone) << "part of rank " << s;
+            at += part;
           }
           EXPECT_TRUE(in.margins_intact() && out.margins_intact());
         }
@@ -322,19 +313,14 @@ TEST_P(Contract, ReduceScatterOfUnevenParts) {
             const auto counts = uneven(world.size, count, 1);
             const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
             const auto begin = std::accumulate(counts.begin(), counts.begin() + world.rank, std::int64_t{0});
-            const auto unit = reduction.scale.divisor;
             Buffer in(world.fabric, place, reduction.dtype, {total});
             Buffer other(world.fabric, Place::heap, reduction.dtype, {counts[static_cast<std::size_t>(world.rank)]});
             auto& out = in_place ? in : other;
-            for (std::int64_t i = 0; i < total; ++i) {
-              in.set(i, contribution(reduction.dtype, reduction.op, world.rank, i, unit));
-            }
+            in.fill(contribution(reduction, world.rank));
             const auto status = transport.reduce_scatter(reduction, in.data(), out.data(), counts);
             ASSERT_TRUE(status.ok()) << status.text();
-            for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(world.rank)]; ++i) {
-              const auto want = expected(reduction.dtype, reduction.op, world.size, begin + i, unit) / unit;
-              ASSERT_EQ(out.get(i), want) << "element " << i << " of " << count;
-            }
+            const auto mine = counts[static_cast<std::size_t>(world.rank)];
+            ASSERT_EQ(out.first_other(reduced(reduction, world.size, begin), 0, mine), kNone) << "of " << count;
             EXPECT_TRUE(in.margins_intact() && out.margins_intact());
           }
         }
@@ -350,10 +336,10 @@ TEST_P(Contract, VerbsFollowEachOtherWithoutABarrier) {
       const auto place = kPlaces[static_cast<std::size_t>(round + world.rank) % kPlaces.size()];
       check_allreduce(world, transport, {{}, count, 1 + round % 4, place, place, round % 2 == 0});
       Buffer buffer(world.fabric, place, DType::uint8, {count});
-      for (std::int64_t i = 0; i < count; ++i) buffer.set(i, world.rank == round % world.size ? (i + round) % 251 : 0);
+      buffer.fill(world.rank == round % world.size ? sequence(round) : Numbers{0});
       const auto status = transport.broadcast(buffer.pieces(), round % world.size);
       ASSERT_TRUE(status.ok()) << status.text();
-      ASSERT_EQ(buffer.get(count - 1), (count - 1 + round) % 251);
+      ASSERT_EQ(buffer.first_other(sequence(round)), kNone);
     }
   });
 }
