@@ -7,6 +7,7 @@ other work, does not reach it.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +26,16 @@ LIMIT_SECONDS = 600
 PERSEUSRUN = (sys.executable, "-m", "perseus_like.launch")
 _PAUSE_SECONDS = 0.01
 _SHOWN_CHARACTERS = 60000
+
+
+def needs(module: str) -> None:
+    """Skips the test, or the tests of the file that calls this at its top, where a module is not installed.
+
+    Unlike `pytest.importorskip`, this does not import it: tests whose programs use TensorFlow need not.
+    """
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed", allow_module_level=True)
+
 
 # For a program that limits its address space to what it uses now and a little more: a thread that makes a malloc arena
 # of its own maps 128 MiB for a moment, which would count as used.

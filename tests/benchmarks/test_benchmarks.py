@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytest.importorskip("torch")
-pytest.importorskip("tabulate")
-pytest.importorskip("tensorflow")
+needs("torch")
+needs("tabulate")
+needs("tensorflow")
 
 
 def run(module: str, *arguments: object, ranks: int = 0) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import needs
+
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "benchmarks" / "pretended_gpu.py"
 TIMEOUT_SECONDS = 300
@@ -193,8 +195,8 @@ def cores_result(ranks: int, rows: dict[str, dict[str, float]]) -> dict[str, Any
 
 
 def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("tabulate")
-    pytest.importorskip("matplotlib")
+    needs("tabulate")
+    needs("matplotlib")
     rows = {
         "4 B": {"ours, private": 10e-6},
         "64 MiB": {"ours, arena": 3e-3, "memcpy": 2e-3, "streaming copy": 4e-3},
@@ -239,7 +241,7 @@ def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     small = {"PERSEUS_BENCHMARK_SMALL": "1", "OMP_NUM_THREADS": "1"}
     variables = {**small, "PERSEUS_BENCHMARK_STAND_IN": str(STAND_IN)}
     program = ROOT / "tests" / "benchmarks" / "gpu_programs.py"
@@ -257,8 +259,8 @@ def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_cores_are_measured(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("tabulate")
+    needs("torch")
+    needs("tabulate")
     done = run("benchmarks.fifteen_minutes", "--small", "--only", "allreduce_2", "--ranks", 2, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "results.json").read_text())["steps"]["allreduce_2"]["result"]

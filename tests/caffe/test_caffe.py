@@ -62,7 +62,7 @@ def assert_close(one: list[Any], other: list[Any]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_train_as_one_process_with_the_whole_batch(ranks: int, tmp_path: Path) -> None:
     train(1, "--solver", write_solver(tmp_path / "one.prototxt", batch=16, prefix="one"))
     train(ranks, "--solver", write_solver(tmp_path / "many.prototxt", batch=16 // ranks, prefix="many"))
@@ -116,6 +116,7 @@ def test_every_rank_begins_and_ends_with_the_same_weights(tmp_path: Path) -> Non
     assert snapshots == [["run_iter_3.solverstate"], []]
 
 
+@pytest.mark.slow
 def test_command_line_options(tmp_path: Path) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", more="snapshot_after_train: false")
     code = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(sys.argv[1:]); print(caffe.calls)"
@@ -132,6 +133,7 @@ def test_command_line_options(tmp_path: Path) -> None:
     assert "not allowed with" in done.stderr
 
 
+@pytest.mark.slow
 def test_settings_of_the_solver_file_are_combined_with_options(tmp_path: Path) -> None:
     own = """snapshot_after_train: false
 solver_mode: GPU
@@ -161,6 +163,7 @@ def calls_of(*arguments: object) -> list[tuple[Any, ...]]:
     return [call for call in ast.literal_eval(done.stdout) if call[0] != "solver"]
 
 
+@pytest.mark.slow
 def test_training_ends_as_in_caffe(tmp_path: Path) -> None:
     """At its end, training takes a snapshot and computes the loss and the test, if the solver's settings ask for it.
 
@@ -198,6 +201,7 @@ def test_solve_ends_as_in_caffe_on_rank_0(tmp_path: Path) -> None:
     assert [Path(f"report.{rank}").read_text() for rank in range(2)] == ["3 [('final test', 3)]\n", "3 []\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", 'snapshot_prefix: "."'], ids=["no prefix", "a folder"])
 def test_snapshots_are_named_after_the_solvers_file(prefix: str, tmp_path: Path) -> None:
     path = tmp_path / "lenet.prototxt"

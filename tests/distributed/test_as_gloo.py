@@ -175,6 +175,7 @@ dist.destroy_process_group()
     torch.__version__.startswith("2.1."),
     reason="torch 2.1's gloo hangs in destroy_process_group: 3 of 20 processes, without this library",
 )
+@pytest.mark.slow
 def test_it_is_off_by_default(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
     done = program("perseusrun", 2, forms_text, PERSEUS_AS_GLOO="0")
     assert done.code == 0, done.stdout

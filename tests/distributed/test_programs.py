@@ -199,9 +199,8 @@ def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: Reports
         assert reports_of(rank) == "True [7.5]\n"
 
 
-@pytest.mark.parametrize(
-    "with_npu", [pytest.param([], marks=pytest.mark.slow), [1], pytest.param([0, 1], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
 def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
     with_npu: list[int], program: Program, reports_of: ReportsOf
 ) -> None:

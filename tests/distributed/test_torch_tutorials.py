@@ -17,6 +17,8 @@ from random import Random
 
 import pytest
 
+from tests.job import needs
+
 SECONDS = 560
 
 # Starts a program with a seed, because some programs set none.
@@ -89,7 +91,7 @@ def write_mnist(folder: Path, images: int) -> None:
 
 @pytest.mark.skipif("DIST_TUTO" not in os.environ, reason="DIST_TUTO is no clone of seba-1511/dist_tuto.pth")
 def test_train_dist(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+    needs("torchvision")
     write_mnist(tmp_path / "data" / "MNIST" / "raw", 1024)
     program = str(Path(os.environ["DIST_TUTO"], "train_dist.py"))
     over_gloo = lines_of([program], tmp_path, "0", "epoch")

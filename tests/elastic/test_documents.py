@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 from .conftest import LAUNCHER
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
 
 @pytest.mark.slow
 def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     text = PAGE.read_text()
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (discovery,) = re.findall(r"^```sh\n(#!/bin/sh\n.*?)^```$", text, re.MULTILINE | re.DOTALL)

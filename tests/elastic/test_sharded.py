@@ -7,9 +7,11 @@ import select
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import Job, Start
 
-pytest.importorskip("torch")
+needs("torch")
 
 
 def wait_a_moment(job: Job, seconds: float) -> None:

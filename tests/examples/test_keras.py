@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-keras: Any = pytest.importorskip("keras")
-pytest.importorskip("tensorflow")
+from tests.job import needs
+
+needs("keras")
+needs("tensorflow")
 
 Example = Callable[..., CompletedProcess[str]]
 
@@ -28,6 +30,7 @@ def test_fit_learns_and_rank_0_saves(run_example: Example, tmp_path: Path) -> No
     done = run_example("keras/digits.py", "--checkpoint", tmp_path / "digits.keras")
     assert accuracy_of(done) >= 93
     assert [each.name for each in tmp_path.iterdir()] == ["digits.keras"]
+    keras: Any = pytest.importorskip("keras")
     saved = keras.models.load_model(tmp_path / "digits.keras")  # a plain model that does not need this library
     assert saved.output_shape == (None, 10)
 

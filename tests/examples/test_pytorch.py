@@ -33,6 +33,7 @@ def comparison(tmp_path: Path) -> str:
     return "examples.pytorch.digits_compared"
 
 
+@pytest.mark.slow
 def test_the_comparison_says_what_was_measured(to_end: Example, tmp_path: Path, comparison: str) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", 2, "-m", comparison]
     small = ["--epochs", 2, "--width", 8, "--target", 0]

@@ -9,7 +9,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-pytest.importorskip("tensorflow")
+from tests.job import needs
+
+needs("tensorflow")
 
 Example = Callable[..., CompletedProcess[str]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tests.job import needs
 
 # Each entry has a call that differs on the last rank, where `odd` is 1. It also has a part of the text that describes
 # the request of the other ranks, and a part of the text that describes the request of the last rank.
@@ -53,7 +53,7 @@ def test_all_ranks_get_the_same_error_and_the_job_continues(run: Any) -> None:
 
 
 def test_torch_tensors_and_the_optimizer(run: Any) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     world = run(
         2,
         """

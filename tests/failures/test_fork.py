@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from tests.job import needs
 
 
 def test_a_child_cannot_communicate_and_the_parent_continues(run: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_rank_is_reported_as_lost_although_its_child_still_runs(run: Any) -> N
 
 
 def test_workers_of_a_data_loader(run: Any) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     world = run(
         2,
         """

@@ -181,11 +181,9 @@ def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) 
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow")
-# Beside other work, TensorFlow sometimes gives the operation a copy of the queue's tensor, so the second one is slow.
-@pytest.mark.parametrize(
-    "reduced",
-    [pytest.param(EAGER, id="eagerly"), pytest.param(IN_A_FUNCTION, id="in_a_function", marks=pytest.mark.slow)],
-)
+# Beside other work, TensorFlow sometimes gives the operation in a function a copy of the queue's tensor.
+@pytest.mark.slow
+@pytest.mark.parametrize("reduced", [EAGER, IN_A_FUNCTION], ids=["eagerly", "in_a_function"])
 def test_tensors_of_tensorflow(reduced: str, run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
     facts = run_with_a_crash_over_mpi(TENSORFLOW.format(reduced=reduced), TF_CPP_MIN_LOG_LEVEL="3")
     if reduced is IN_A_FUNCTION:

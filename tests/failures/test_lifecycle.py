@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import needs
+
 CALLS = ["hvd.allreduce(1.0)", "hvd.allgather(np.ones(2))", "hvd.barrier()", "hvd.join()", "hvd.rank()", "hvd.size()"]
 CALLS += ["hvd.local_rank()", "hvd.is_homogeneous()"]
 
@@ -90,7 +92,7 @@ def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
 
 def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) -> None:
     """The arena of the first session is unmapped, because it contains no tensor any more."""
-    pytest.importorskip("torch")
+    needs("torch")
     world = run(
         2,
         """
@@ -160,7 +162,7 @@ def test_other_threads_run_while_a_session_starts(run: Any) -> None:
 
 @pytest.mark.slow  # two imports of torch; the mechanism is that of the test before
 def test_other_threads_run_while_a_process_group_is_made(run: Any) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     world = run(
         2,
         f"import torch.distributed as dist\n{COUNT_CALLS}\ndist.init_process_group('perseus')\ndist.barrier()\n"

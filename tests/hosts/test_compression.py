@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import OnHosts, ReportsOf, TestBeds
 
 TRAINING = """
@@ -54,7 +56,7 @@ hvd.shutdown()
 def test_training(
     test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, kind: str, share: tuple[float, float]
 ) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     world = on_hosts(test_beds(2), TRAINING, [2, 1], KIND=kind)
     assert world.returncode == 0, world.stdout + world.stderr
     first, last, sent = map(float, reports_of(0)[0].split())

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 from .conftest import TestBeds
 
-pytest.importorskip("torch")
+needs("torch")
 
 # Rank 0 kills itself in a certain exchange after it has opened libmpi. Rank 2 serves the store, which outlives rank 0.
 PROGRAM = """

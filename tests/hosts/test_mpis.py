@@ -48,10 +48,19 @@ def finishes(tmp_path: Path, to_end: ToEnd, monkeypatch: pytest.MonkeyPatch) -> 
     return check
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi", pytest.param("impi", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("launcher", ["mpirun", "perseusrun"])
+@pytest.mark.parametrize(
+    ("launcher", "mpi"),
+    [
+        ("mpirun", "mpich"),
+        ("perseusrun", "openmpi"),
+        pytest.param("perseusrun", "mpich", marks=pytest.mark.slow),
+        pytest.param("mpirun", "openmpi", marks=pytest.mark.slow),
+        pytest.param("mpirun", "impi", marks=pytest.mark.slow),
+        pytest.param("perseusrun", "impi", marks=pytest.mark.slow),
+    ],
+)
 def test_eight_ranks_on_one_host(
-    mpi: str, launcher: str, environment_with: Callable[[str], Path], finishes: Callable[..., None]
+    launcher: str, mpi: str, environment_with: Callable[[str], Path], finishes: Callable[..., None]
 ) -> None:
     folder = environment_with(mpi)
     python = folder / "bin" / "python"

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import OnHosts, TestBeds, with_pmi
 from .slurm_cluster import Run
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
 
 TRAIN = """

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS, needs, wait_until
 
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
-pytest.importorskip("torch")
+needs("torch")
 
 # The program runs until the test has killed a rank. The test kills it in the first round, at any time after its start.
 PROGRAM = """

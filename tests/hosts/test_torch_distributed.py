@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import OnHosts, TestBeds
 
-pytest.importorskip("torch")
+needs("torch")
 
 PROGRAM = """
     from datetime import timedelta

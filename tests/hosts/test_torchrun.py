@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS, needs, wait_until
 
 from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
-pytest.importorskip("torch")
+needs("torch")
 if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
     pytest.skip("no MPICH beside this Python", allow_module_level=True)
 

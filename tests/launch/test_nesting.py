@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import needs
+
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.packaging]  # environments with other MPIs, and many imports of torch
 
 # Options and variables that an mpirun needs to run more ranks than cores, as root, on one host.

@@ -16,6 +16,7 @@ from perseus_like.launch import explain
 from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.options import parse_options
 from perseus_like.launch.settings import GROUPS
+from tests.job import needs
 
 from .conftest import Perseusrun
 
@@ -69,7 +70,7 @@ def test_options_are_not_abbreviated() -> None:
 
 
 def test_config_file(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
+    needs("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(
         """
@@ -152,7 +153,7 @@ WITHOUT_EFFECT = {
 def test_horovods_configuration_has_no_unknown_key(
     perseusrun: Perseusrun, tmp_path: Path, release: dict[str, str]
 ) -> None:
-    pytest.importorskip("yaml")
+    needs("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(HOROVODS_CONFIGURATION.format(controller="gloo", **release))
     names = ["FUSION_THRESHOLD", "CACHE_CAPACITY", "THREAD_AFFINITY", "LOG_LEVEL", "LOG_HIDE_TIME", "TIMELINE"]
@@ -178,7 +179,7 @@ def test_every_option_sets_a_variable_that_the_core_reads() -> None:
     [("mpi", [], True), ("MPI", ["--gloo"], False), ("gloo", ["--mpi"], True), ("gloo", [], False)],
 )
 def test_controller(tmp_path: Path, controller: str, line: list[str], use_mpi: bool) -> None:
-    pytest.importorskip("yaml")
+    needs("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(f"controller: {controller}")
     assert parse_options([*line, "--config-file", str(config), "x"]).use_mpi == use_mpi
@@ -200,7 +201,7 @@ def test_controller(tmp_path: Path, controller: str, line: list[str], use_mpi: b
     ],
 )
 def test_config_file_errors(tmp_path: Path, text: str, needle: str) -> None:
-    pytest.importorskip("yaml")
+    needs("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(text)
     with pytest.raises(LaunchError, match=needle):
@@ -221,7 +222,7 @@ def test_config_file_errors(tmp_path: Path, text: str, needle: str) -> None:
 def test_hosts_in_a_config_file(
     tmp_path: Path, text: str, words: list[str], hosts: str | None, hostfile: str | None
 ) -> None:
-    pytest.importorskip("yaml")
+    needs("yaml")
     config = tmp_path / "config.yaml"
     config.write_text(text)
     options = parse_options(["--config-file", str(config), *words, "x"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, Start
+from tests.job import LIMIT_SECONDS, Start, needs
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
 # Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
@@ -194,7 +194,7 @@ def test_ranks_without_torch_meet(launcher: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # two imports of TensorFlow
 def test_ranks_of_tensorflow_without_torch_meet(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     program = """
 import sys
 sys.modules["torch"] = None
@@ -236,8 +236,9 @@ def test_a_rank_of_perseusrun_may_be_alone(run_job: Start) -> None:
     assert done.stdout.count("size 1") == 2, done.output
 
 
+@pytest.mark.slow
 def test_a_rank_of_mpirun_may_be_alone_in_torch(to_end: Any) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     program = (
         "import torch.distributed as dist; dist.init_process_group('perseus'); print('size', dist.get_world_size())"
     )
@@ -248,7 +249,7 @@ def test_a_rank_of_mpirun_may_be_alone_in_torch(to_end: Any) -> None:
 
 def test_ranks_of_torchrun_meet(run_job: Start) -> None:
     """Three sessions one after the other, by the same store."""
-    pytest.importorskip("torch")
+    needs("torch")
     done = run_job(
         2,
         """
@@ -268,7 +269,7 @@ def test_ranks_of_torchrun_meet(run_job: Start) -> None:
 
 
 def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     port = os.environ["PET_MASTER_PORT"]  # which tests/conftest.py holds for this process
     common = {"SLURM_STEP_NUM_TASKS": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     with ThreadPoolExecutor(2) as threads:
@@ -280,7 +281,7 @@ def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path
 @pytest.mark.slow
 def test_ranks_of_a_launcher_below_one_process_of_an_mpirun_meet_by_the_store(tmp_path: Path) -> None:
     """DeepSpeed's launcher sets torchrun's variables without TORCHELASTIC_RUN_ID, and inherits those of an mpirun."""
-    pytest.importorskip("torch")
+    needs("torch")
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["PET_MASTER_PORT"]}
     common |= {"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "99"}
     with ThreadPoolExecutor(2) as threads:
@@ -289,9 +290,10 @@ def test_ranks_of_a_launcher_below_one_process_of_an_mpirun_meet_by_the_store(tm
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
 
 
+@pytest.mark.slow
 def test_a_process_group_of_ranks_of_srun(tmp_path: Path) -> None:
     """The program names the store and the rank, as Lightning's SLURMEnvironment does."""
-    pytest.importorskip("torch")
+    needs("torch")
     program = """
 import os
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PET_MASTER_PORT"]
@@ -314,7 +316,7 @@ print(total.tolist())
 @pytest.mark.slow  # another two imports of torch
 def test_a_process_group_of_plain_srun(tmp_path: Path) -> None:
     """The program names neither a store nor a rank, as under `srun --mpi=pmi2`."""
-    pytest.importorskip("torch")
+    needs("torch")
     program = """
 import torch
 import torch.distributed as dist
@@ -333,7 +335,7 @@ print(total.tolist())
 
 
 def test_a_rank_without_the_others_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "PERSEUS_START_TIMEOUT": "1"}
     done = python(PRINT_SIZE, tmp_path, {**variables, "MASTER_PORT": os.environ["PET_MASTER_PORT"]})
     assert "TimedOutError: timed out: init(): rank 0 of 2 does not meet the others" in done.stderr, done.stderr
@@ -341,7 +343,7 @@ def test_a_rank_without_the_others_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # another two imports of torch
 def test_ranks_of_a_torchrun_below_an_mpirun_meet(run_job: Start) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     done = run_job(
         2,
         PRINT_SIZE.replace("; ", "\n"),

@@ -10,9 +10,9 @@ import textwrap
 import pytest
 
 from perseus_like.names import folder_of
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 PROGRAM = """
     import sys
@@ -84,9 +84,8 @@ def test_texts_in_a_process_without_horovod() -> None:
     assert command.startswith("perseusrun ended with exit code 1")
 
 
-@pytest.mark.parametrize(
-    ("name", "is_prefixed"), [("horovod", True), pytest.param("perseus_like", False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "is_prefixed"), [("horovod", True), ("perseus_like", False)])
 def test_the_text_about_a_peer_that_left(name: str, is_prefixed: bool) -> None:
     (text,) = lines_of(PEER, name, 2)
     assert text.startswith("Horovod has been shut down: ") is is_prefixed

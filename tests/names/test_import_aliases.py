@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 Program = Callable[[str], str]
 API = Path(__file__).parents[1] / "data" / "horovod_api.json"
@@ -92,7 +92,7 @@ def test_perseus_can_be_imported_and_horovod_cannot() -> None:
 
 
 def test_keras_and_tensorflow(program: Program) -> None:
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     path = program(
         f"""
         import importlib, json

@@ -13,7 +13,7 @@ import pytest
 
 from perseus_like.names import folder_of
 from perseus_like.names.listing import modules, refused_module, refused_name
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -35,8 +35,8 @@ def compare(python: str | Path, names: list[str]) -> list[str]:
 
 
 def test_every_name_agrees_with_the_list() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("tensorflow")
+    needs("torch")
+    needs("tensorflow")
     assert compare(sys.executable, OTHERS) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 import perseus_like
 from perseus_like.launch import preflight
 from perseus_like.launch.program import module_command
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 ROOT = Path(__file__).parents[2]
 PLANTED = "import os\nos.write(2, b'PLANTED')\nos._exit(77)\n"
@@ -75,7 +75,7 @@ def test_generations_of_elastic_jobs(folder: Path) -> None:
 
 
 def test_the_runner_of_torch_programs(folder: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     launcher = [*module_command("perseus_like.launch"), "--no-prefix", "-np", "1", "--torch"]
     script = program(folder, "import sys\nprint(sys.path[0])\n")
     assert run_in(folder, *launcher, sys.executable, script) == f"{script.parent}\n"

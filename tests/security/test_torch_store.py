@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS, needs, wait_until
 
 from .conftest import AsOtherUser
 
-pytest.importorskip("torch")
+needs("torch")
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = f"""

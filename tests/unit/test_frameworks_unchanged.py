@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from perseus_like_autoload import LAUNCHER_VARIABLES, sglang_plugin, vllm_platform
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, needs
 
 # Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
 # dictionary count as attributes.
@@ -70,13 +70,13 @@ assert "perseus_like" not in sys.modules
 
 
 def test_torch_gets_a_backend_name_and_no_other_change() -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     assert changes(TORCH) == []
 
 
 @pytest.mark.parametrize("variable", ["PERSEUS_RENDEZVOUS", "PMI_SIZE"])
 def test_torch_gets_one_handler_in_a_process_of_a_launcher(variable: str) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     expected = ["torch.distributed.rendezvous._rendezvous_handlers['env']"]
     assert changes(TORCH, **{variable: "1"}) == expected
 
@@ -84,7 +84,7 @@ def test_torch_gets_one_handler_in_a_process_of_a_launcher(variable: str) -> Non
 @pytest.mark.slow
 def test_torch_whose_gloo_is_ours() -> None:
     """With PERSEUS_AS_GLOO=1, torch learns one more name, and one of its methods is replaced."""
-    pytest.importorskip("torch")
+    needs("torch")
     learns = TORCH.replace('{"perseus"}', '{"perseus", "perseus_as_gloo"}')
     method = "torch.distributed.distributed_c10d.BackendConfig.get_device_backend_map"
     assert changes(learns, PERSEUS_AS_GLOO="1") == [method]
@@ -105,7 +105,7 @@ XLA_CONTEXT = "tensorflow.python.ops.control_flow_ops.XLAControlFlowContext"
 
 
 def test_tensorflow_changes_only_at_init() -> None:
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     assert changes(TENSORFLOW) == [
         "then init",
         "tensorflow.python.autograph.core.config.CONVERSION_RULES",

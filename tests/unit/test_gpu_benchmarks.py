@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.job import needs
+
 ROOT = Path(__file__).parents[2]
 
-pytest.importorskip("torch")
+needs("torch")
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -10,13 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from tests.job import needs
 
-torch = pytest.importorskip("torch")
-tensorflow = pytest.importorskip("tensorflow")
+needs("torch")
+needs(
+    "tensorflow"
+)  # the tests import it, because what is imported here is imported by each process that collects tests
 
 import perseus_like  # noqa: E402
-import perseus_like.tensorflow  # noqa: E402
 import perseus_like.torch as hvd  # noqa: E402
 
 API = json.loads((Path(__file__).parents[1] / "data" / "horovod_api.json").read_text())
@@ -25,6 +27,7 @@ API = json.loads((Path(__file__).parents[1] / "data" / "horovod_api.json").read_
 NOT_CONSTRUCTED = {"_DistributedOptimizer", "_DistributedAdasumOptimizer"}
 
 
+@functools.cache
 def ours_of(module: str) -> Any:
     """Returns this library's module of the same path, or an empty object if there is none."""
     try:
@@ -33,15 +36,13 @@ def ours_of(module: str) -> Any:
         return SimpleNamespace()
 
 
-OURS: dict[str, Any] = {module: ours_of(module) for module in API}
-
 DEFAULTS = {
     "Average": hvd.Average,
     "Compression": hvd.Compression,
     "global_process_set": perseus_like.global_process_set,
 }
 
-NAMES = [(module, name) for module in OURS for name in API[module]]
+NAMES = [(module, name) for module in API for name in API[module]]
 
 # A name with this ending stands for the object that the function of that name returns.
 RETURNED = " (returned object)"
@@ -50,13 +51,14 @@ RETURNED = " (returned object)"
 def found(module: str, name: str) -> Any:
     """Returns this library's object of that name. Raises an AttributeError if there is none."""
     if not name.endswith(RETURNED):
-        return getattr(OURS[module], name)
+        return getattr(ours_of(module), name)
+    tensorflow = importlib.import_module("tensorflow")
     made_of = {
         "DistributedGradientTape": tensorflow.GradientTape(),
         "DistributedOptimizer": tensorflow.compat.v1.train.GradientDescentOptimizer(0.1),
     }
     function = name.removesuffix(RETURNED).removeprefix("_")
-    return type(getattr(OURS[module], function)(made_of[function]))
+    return type(getattr(ours_of(module), function)(made_of[function]))
 
 
 def is_there(module: str, name: str) -> bool:
@@ -144,7 +146,7 @@ def test_names_have_the_same_parameters_and_defaults() -> None:
 
 
 def test_public_names_are_listed() -> None:
-    for module in (hvd, perseus_like, perseus_like.tensorflow):
+    for module in (hvd, perseus_like, importlib.import_module("perseus_like.tensorflow")):
         public = {
             name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)
         }

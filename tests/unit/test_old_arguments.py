@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.job import needs
 
-from perseus_like.torch.old_arguments import pinning_notes, translated, uses_trainer
+needs("torch")
+
+from perseus_like.torch.old_arguments import pinning_notes, translated, uses_trainer  # noqa: E402
 
 SCRIPT = "from transformers import Seq2SeqTrainingArguments"
 TODAY = '    use_cpu: bool = field()\n    ddp_backend: str = field("choices": ["nccl", "gloo", "mpi"])\n'

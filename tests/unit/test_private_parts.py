@@ -31,7 +31,7 @@ runpy.run_module(sys.argv[1], run_name="__main__")
 RELEASES = [
     ("tensorflow", None),
     ("tensorflow", "tensorflow-2.15"),
-    ("keras", None),
+    pytest.param("keras", None, marks=pytest.mark.slow),
     ("keras", "tensorflow-2.15"),
     ("mxnet", "mxnet"),
     ("mxnet", "mxnet-2"),

@@ -13,6 +13,7 @@ import pytest
 from perseus_like.trace.__main__ import main
 from perseus_like.trace.files import TraceError, read
 from perseus_like.trace.summary import overlap, subtract, summarize, union
+from tests.job import needs
 
 Events = list[dict[str, Any]]
 
@@ -281,7 +282,7 @@ def test_the_tables_fit_into_80_columns(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_summary_is_drawn(tmp_path: Path, ending: str) -> None:
-    pytest.importorskip("matplotlib")
+    needs("matplotlib")
     paths = written(tmp_path, events_of(0, 2, 0, 2, (3, 14)), events_of(1, 2, 1, 8, (12, 14)))
     picture = tmp_path / f"picture.{ending}"
     assert main(["summary", str(paths[0]), "--draw", str(picture)]) == 0

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.job import Start
+from tests.job import Start, needs
 
 from .conftest import Mpirun
 
-pytest.importorskip("torch")
+needs("torch")
 
 BEFORE = "before = dist.get_rank(), dist.get_world_size()"
 PROGRAM = f"""
@@ -62,6 +62,7 @@ def run(run_job: Start) -> Callable[..., str]:
     return start
 
 
+@pytest.mark.slow
 def test_under_perseusrun(run: Callable[..., str]) -> None:
     out = run("perseusrun", "--no-prefix")
     assert out.count("of 2") == 2

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import Ranks
 
-pytest.importorskip("torch")
+needs("torch")
 
 STATE = """
 import torch

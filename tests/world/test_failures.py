@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import Ranks
 
 ReportsOf = Callable[[int], str]
@@ -50,7 +52,7 @@ def test_arguments_of_init(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
     """A new session forgets the agreements of the old one, because a new rank would not know them."""
-    pytest.importorskip("torch")
+    needs("torch")
     world = ranks(
         2,
         """
@@ -78,7 +80,7 @@ def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
     """The library keeps gradients in private memory, with one warning, and training continues."""
-    pytest.importorskip("torch")
+    needs("torch")
     world = ranks(
         2,
         """

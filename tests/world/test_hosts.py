@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import ONE_MALLOC_ARENA
+from tests.job import ONE_MALLOC_ARENA, needs
 
 from .conftest import Mpirun
 from .simulated_hosts import run_on_simulated_hosts
@@ -40,7 +40,7 @@ print(f"rank {rank} is done", flush=True)
 
 @pytest.mark.slow
 def test_batch_normalization_within_a_host(mpirun: Mpirun) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     run_on_simulated_hosts(mpirun, SCOPES)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.job import Job
+from tests.job import Job, needs
 
 from .conftest import Mpirun, Ranks
 
@@ -102,12 +100,12 @@ def test_groups_without_multiple_mpi_threads(mpirun: Mpirun) -> None:
 
 
 def test_communicators(mpirun: Mpirun) -> None:
-    pytest.importorskip("mpi4py")
+    needs("mpi4py")
     assert_all_are_done(mpirun(COMMUNICATORS))
 
 
 def test_a_communicator_without_mpi_is_an_error(ranks: Ranks) -> None:
-    pytest.importorskip("mpi4py")
+    needs("mpi4py")
     world = ranks(
         2,
         """

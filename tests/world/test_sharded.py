@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import Ranks
 
-pytest.importorskip("torch")
+needs("torch")
 ReportsOf = Callable[[int], str]
 
 
@@ -54,13 +56,9 @@ def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, report
     assert 0.95 * copies <= float(reports_of(0)) <= 1.05 * copies
 
 
-@pytest.mark.parametrize(
-    ("size", "optimizer"),
-    [
-        (3, "Adam"),
-        *[pytest.param(size, name, marks=pytest.mark.slow) for size in (2, 3) for name in ("SGD", "Adam", "NAdam")],
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "NAdam"])
 def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: ReportsOf) -> None:
     """The others update the shards of a rank that has joined, whose gradients count as zeros, until it comes back."""
     world = ranks(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import needs
+
 from .conftest import Mpirun
 from .simulated_hosts import run_on_simulated_hosts
 
-pytest.importorskip("torch")
+needs("torch")
 
 BEGIN = """
 import torch

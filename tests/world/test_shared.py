@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import ONE_MALLOC_ARENA
+from tests.job import ONE_MALLOC_ARENA, needs
 
 from .conftest import Ranks
 
@@ -37,7 +37,7 @@ def test_a_write_ends_the_rank_and_names_the_tensor(
 ) -> None:
     imports, needed, made, write = WRITES[framework]
     if needed != "np":
-        pytest.importorskip(needed)
+        needs(needed)
     world = ranks(
         size,
         f"""
@@ -62,7 +62,7 @@ def test_a_write_ends_the_rank_and_names_the_tensor(
 
 
 def test_a_module_names_its_parameter(ranks: Ranks) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     world = ranks(
         1,
         """

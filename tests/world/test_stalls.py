@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import NUMPY_HEAD, Job, Start
+from tests.job import NUMPY_HEAD, Job, Start, needs
 
 # Rank 0 stops the victim as soon as the first part of rank 0's own result is there. If the collective has ended
 # by then, all ranks repeat it.
@@ -163,7 +163,7 @@ report("done")
 
 
 def test_the_sender_of_a_message_is_stopped(start: Start) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     job = start(2, STOPPED_SENDER)
     warning = job.wait_for_line("does not come")
     assert "message 0" in job.reports_of(0), "a busy rank must not be reported as stopped"

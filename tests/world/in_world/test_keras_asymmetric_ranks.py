@@ -21,7 +21,10 @@ from .keras_training import (  # noqa: E402
 )
 from .test_keras_mistakes import texts_of_fit  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("two_ranks"), pytest.mark.parametrize("eagerly", [False, True])]
+pytestmark = [
+    pytest.mark.usefixtures("two_ranks"),
+    pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.slow)]),
+]
 
 
 def _optimizer() -> Any:

@@ -184,7 +184,7 @@ def test_views_of_one_storage_stay_views() -> None:
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.Adamax])
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, pytest.param(torch.optim.Adamax, marks=pytest.mark.slow)])
 def test_bfloat16_has_a_float32_master(cls: Any) -> None:
     model = model_of(dtype=torch.bfloat16)
     optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=1e-4)
