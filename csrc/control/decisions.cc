@@ -93,6 +93,8 @@ void Negotiator::apply(Plan plan) {
       }
     }
     if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
+    if (decision.kind == Decision::Kind::suspect) suspect(decision.request.name);
+    if (decision.kind == Decision::Kind::run || decision.kind == Decision::Kind::fail) end_suspicion(decision);
     if (decision.kind == Decision::Kind::joined) {
       joined_.assign(joined_.size(), false);
       any_joined_ = false;
@@ -103,6 +105,7 @@ void Negotiator::apply(Plan plan) {
       repeats_.clear();
       open_repeats_ = 0;
       stalls_.clear();
+      suspicions_.clear();
       report_ = {};
     }
   }

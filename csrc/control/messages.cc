@@ -11,6 +11,9 @@ namespace {
 // A year. A clock's duration cannot hold every number that a message can.
 constexpr std::int64_t kLongestWaitMs = 365LL * 24 * 3600 * 1000;
 
+// Bits of a report's first number.
+constexpr std::uint64_t kUrgent = 1, kHasBlocked = 2;
+
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorKind::transport,
               "negotiation: a " + what +
@@ -50,7 +53,7 @@ void write(Writer& to, const Decision& decision) {
 
 Decision read_decision(Reader& from, std::uint64_t kind) {
   Decision decision;
-  if (kind > static_cast<std::uint64_t>(Decision::Kind::tune)) malformed("plan");
+  if (kind > static_cast<std::uint64_t>(Decision::Kind::suspect)) malformed("plan");
   decision.kind = static_cast<Decision::Kind>(kind);
   const auto id = from.number();
   const auto error = from.number();
@@ -69,7 +72,7 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
 std::string encode(const Report& report) {
   Writer to;
   // The first byte is small: point-to-point messages and missing-rank queries begin with other bytes.
-  to.number(report.urgent ? 1U : 0U);
+  to.number((report.urgent ? kUrgent : 0) | (report.blocked.empty() ? 0 : kHasBlocked));
   to.number(report.changes);
   to.runs(report.cached);
   to.number(report.submissions.size());
@@ -83,15 +86,18 @@ std::string encode(const Report& report) {
     to.numbers(stall.present);
     to.signed_number(stall.waited_ms);
   }
+  if (report.blocked.empty()) return to.take();
+  to.number(report.blocked.size());
+  for (const auto& name : report.blocked) to.text(name);
   return to.take();
 }
 
 Report decode_report(std::string_view bytes) {
   Reader from(bytes);
   Report report;
-  const auto urgent = from.number();
-  if (urgent > 1) malformed("report");
-  report.urgent = urgent != 0;
+  const auto flags = from.number();
+  if (flags > (kUrgent | kHasBlocked)) malformed("report");
+  report.urgent = (flags & kUrgent) != 0;
   report.changes = from.number();
   report.cached = from.runs();
   for (auto left = from.number(); left > 0; --left) report.submissions.push_back(read_submissions(from));
@@ -104,6 +110,9 @@ Report decode_report(std::string_view bytes) {
     stall.present = from.numbers();
     stall.waited_ms = std::clamp<std::int64_t>(from.signed_number(), 0, kLongestWaitMs);
     report.stalls.push_back(std::move(stall));
+  }
+  if ((flags & kHasBlocked) != 0) {
+    for (auto left = from.number(); left > 0; --left) report.blocked.push_back(from.text());
   }
   if (!from.at_end()) malformed("report");
   return report;

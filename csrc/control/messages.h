@@ -31,22 +31,24 @@ struct Report {
   std::vector<int> joined;                           // in the order in which they joined
   std::vector<int> left;                             // ranks that shut down
   std::vector<StallReport> stalls;
+  std::vector<std::string> blocked;  // suspected names in which all ranks below are blocked; see verb_mismatch.cc
   std::uint64_t changes = 0;  // decisions that change the meaning of a name or an id, and that the sender has applied
 
   bool empty() const {
-    return cached.empty() && submissions.empty() && joined.empty() && left.empty() && stalls.empty() && !urgent;
+    return cached.empty() && submissions.empty() && joined.empty() && left.empty() && stalls.empty() &&
+           blocked.empty() && !urgent;
   }
 };
 
 // One decision of the root. All ranks execute the same decisions in the order of the plan.
 struct Decision {
-  enum class Kind : std::uint8_t { run, fail, joined, warn, close, tune };
+  enum class Kind : std::uint8_t { run, fail, joined, warn, close, tune, suspect };
   static constexpr std::uint32_t kNoId = 0xffffffffU;
 
   Kind kind = Kind::run;
   std::uint32_t id = kNoId;                   // run: the request's cache id; a new id is valid from here on
   bool cached = false;                        // run: the request is the cached one with this id
-  Request request;                            // run, fail (name and verb)
+  Request request;                            // run, fail (name and verb), suspect (name without a verb)
   std::shared_ptr<const Request> agreed;      // run, if cached: what the id means here; not sent
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close

@@ -260,12 +260,13 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
       report_.stalls.push_back(stall);
     }
   }
+  receive_blocked(source, report);
   record_changes_seen(source, report.changes);
 }
 
 bool Negotiator::has_news() const {
   const bool report = !(report_.cached.empty() && report_.submissions.empty() && report_.joined.empty() &&
-                        report_.left.empty() && report_.stalls.empty());
+                        report_.left.empty() && report_.stalls.empty() && report_.blocked.empty());
   return report || !relayed_.empty() || !extra_.empty();
 }
 
@@ -285,7 +286,7 @@ std::vector<Negotiator::Outgoing> Negotiator::shutdown_messages() {
   return out;
 }
 
-std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
+std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point now) {
   std::vector<Outgoing> out = std::exchange(relayed_, {});
   if (!has_news()) return out;
   if (!tree_.is_root()) {
@@ -301,6 +302,7 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point /*now*/) {
   for (const auto id : report.cached) plan.decisions.push_back(decide_cached(id));
   for (const auto& submissions : report.submissions) plan.decisions.push_back(decide(submissions));
   decide_joined(plan.decisions);
+  fail_blocked(report.blocked, plan, now);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
   if (!report.left.empty() && !closed_) plan.decisions.push_back(shutdown_message_of(report.left.front()));

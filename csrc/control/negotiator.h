@@ -69,6 +69,12 @@ class Negotiator {
   // Looks for requests that wait too long. The next flush() sends what it finds.
   void check_stalls(Clock::time_point now);
 
+  // Returns true if ranks may wait for each other with different verbs. See verb_mismatch.cc.
+  bool suspects() const { return !suspicions_.empty(); }
+  // Records that a thread of this rank waits for the request of this name. The caller has executed all decisions, so
+  // the request is not decided.
+  void record_waiter(const std::string& name);
+
   // Adds a decision to the next plan. Called at the root only.
   void propose(Decision decision) { extra_.push_back(std::move(decision)); }
 
@@ -102,6 +108,15 @@ class Negotiator {
     Clock::time_point warned{};
     bool due = false;    // a report came since the last warning
     bool fresh = false;  // a report came since the last look; reports of other nodes may follow
+  };
+
+  // A name under which every rank may wait for another verb, from the root's decision until a request of the name is
+  // decided.
+  struct Suspicion {
+    std::uint64_t changes = 0;  // changes_ after that decision
+    std::vector<bool> blocked;  // by source: all of its ranks wait for a request of the name
+    bool reported = false;      // all sources are blocked
+    Clock::time_point since{};  // root: the first look at it
   };
 
   // A request that an id had before its present one.
@@ -155,8 +170,15 @@ class Negotiator {
   // The name that the caller gave → the same name with each verb in front → ranks that submitted it. See
   // verb_mismatch.cc.
   using Calls = std::map<std::string, std::map<std::string, std::vector<int>>>;
-  Calls settled_calls(Clock::time_point now) const;
+  Calls open_calls(Clock::time_point now, std::chrono::milliseconds waited) const;
   void check_verbs(Clock::time_point now);
+  void check_names(const std::string& plain, const std::map<std::string, std::vector<int>>& names,
+                   Clock::time_point now);
+  void suspect(const std::string& plain);
+  void end_suspicion(const Decision& decision);
+  void receive_blocked(std::size_t source, const Report& report);
+  void report_if_blocked(const std::string& plain, Suspicion& suspicion);
+  void fail_blocked(const std::vector<std::string>& blocked, const Plan& plan, Clock::time_point now);
   void fail_mismatch(const std::string& plain, const std::map<std::string, std::vector<int>>& names);
   void record_failure(const std::string& name);
   void remove_submissions(const std::string& name);
@@ -179,6 +201,7 @@ class Negotiator {
   std::map<std::string, Stall> stalls_;  // root: stalled names
   // Other nodes: names of a mismatch that were reported to the root, and the number of ranks in the report.
   std::map<std::string, std::size_t> reported_mismatches_;
+  std::map<std::string, Suspicion> suspicions_;  // by the name without a verb
   std::uint64_t changes_ = 0;  // number of decisions that change the meaning of a name or an id, the same on all ranks
   std::map<std::string, std::uint64_t> failed_names_;  // names → changes_ then, until all children have applied it
   std::vector<FormerRequest> former_requests_;         // in the order of the changes, until all children know of them

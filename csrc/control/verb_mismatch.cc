@@ -1,7 +1,17 @@
 // The Negotiator's check for ranks that call different verbs with one name.
 //
 // Adapters put the verb in front of a name, so that one rank may have an allreduce and a broadcast called "x" in flight
-// at once. Ranks that call different verbs therefore submit different names, and each would wait for the others.
+// at once. Ranks that call different verbs therefore submit different names, and each would wait for the others. Ranks
+// may also submit both verbs, each in an order of its own, and the second much later than the first. So the root fails
+// a name only if all ranks are blocked in it:
+//
+// 1. The root sees that each rank has submitted another verb or the same, but only one. It suspects the name: a
+// decision
+//    tells all ranks.
+// 2. A rank is blocked if one of its threads waits for a request of the name: the thread submits nothing until then. A
+//    node of the tree reports the name once all ranks below it are blocked, as it reports a request.
+// 3. A decision about a request of the name ends the suspicion. If all ranks are blocked first, the root fails the
+// name.
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +21,8 @@ namespace perseus {
 
 namespace {
 
-// Ranks may submit two verbs with one name in different orders. The check allows this much time for the second.
-constexpr std::chrono::milliseconds kSettling{500};
+// The time for which names wait before they are compared, so that ordinary steps cause no messages.
+constexpr std::chrono::milliseconds kSettling{300};
 
 void add(std::vector<int>& ranks, const std::vector<int>& more) {
   for (const int rank : more) {
@@ -24,13 +34,17 @@ std::string verb_of(const std::string& name, const std::string& plain) {
   return name.substr(0, name.size() - plain.size() - 1);
 }
 
+const std::string& name_of(const Decision& decision) {
+  return decision.agreed ? decision.agreed->name : decision.request.name;
+}
+
 }  // namespace
 
-// Returns all open names that have waited for kSettling, grouped by the name that the caller gave.
-Negotiator::Calls Negotiator::settled_calls(Clock::time_point now) const {
+// Returns all open names that have waited this long, grouped by the name that the caller gave.
+Negotiator::Calls Negotiator::open_calls(Clock::time_point now, std::chrono::milliseconds waited) const {
   Calls calls;
   const auto add_open = [&](const std::string& name, const std::vector<bool>& have, Clock::time_point since) {
-    if (now - since < kSettling) return;
+    if (now - since < waited) return;
     if (const auto plain = name_without_verb(name); plain != name) calls[std::string(plain)][name] = present(have);
   };
   for (const auto& [name, waiting] : entries_) add_open(name, waiting.have, waiting.since);
@@ -46,25 +60,88 @@ Negotiator::Calls Negotiator::settled_calls(Clock::time_point now) const {
   return calls;
 }
 
-// Fails all names of a mismatch at the root once every rank has submitted one of them. Other nodes report to the root
-// the names that not all ranks below them have submitted.
+// Other nodes than the root report the names that not all ranks below them have submitted.
 void Negotiator::check_verbs(Clock::time_point now) {
-  for (const auto& [plain, names] : settled_calls(now)) {
+  for (const auto& [plain, names] : open_calls(now, kSettling)) {
     if (tree_.is_root()) {
-      std::vector<int> ranks;
-      std::size_t submissions = 0;
-      for (const auto& [name, present] : names) {
-        add(ranks, present);
-        submissions += present.size();
-      }
-      if (submissions > ranks.size()) continue;  // a rank calls several of the verbs: the other ranks may follow
-      if (world_ranks_missing(ranks).empty()) fail_mismatch(plain, names);
+      check_names(plain, names, now);
       continue;
     }
     for (const auto& [name, present] : names) {
       if (std::exchange(reported_mismatches_[name], present.size()) == present.size()) continue;
       report_.stalls.push_back({.name = name, .label = verb_of(name, plain) + " '" + plain + "'", .present = present});
     }
+  }
+  for (auto& [plain, suspicion] : suspicions_) report_if_blocked(plain, suspicion);  // a rank may have joined
+}
+
+// Suspects a name at the root once every rank has submitted one of its verbs. Ranks that are never seen to wait, as
+// those of a framework that waits itself, get the error after the time of the stall check.
+void Negotiator::check_names(const std::string& plain, const std::map<std::string, std::vector<int>>& names,
+                             Clock::time_point now) {
+  std::vector<int> ranks;
+  std::size_t submissions = 0;
+  for (const auto& [name, present] : names) {
+    add(ranks, present);
+    submissions += present.size();
+  }
+  // If a rank calls several of the verbs, the other ranks may follow.
+  if (submissions > ranks.size() || !world_ranks_missing(ranks).empty()) return;
+  const auto found = suspicions_.find(plain);
+  if (found == suspicions_.end()) {
+    Decision decision;
+    decision.kind = Decision::Kind::suspect;
+    decision.request.name = plain;
+    extra_.push_back(std::move(decision));
+    return;
+  }
+  auto& since = found->second.since;
+  if (since == Clock::time_point{}) since = now;
+  if (options_.stall_warning.count() > 0 && now - since >= options_.stall_warning) fail_mismatch(plain, names);
+}
+
+void Negotiator::suspect(const std::string& plain) {
+  suspicions_[plain] = {.changes = ++changes_, .blocked = std::vector<bool>(sources(), false)};
+}
+
+void Negotiator::end_suspicion(const Decision& decision) {
+  if (!suspicions_.empty()) suspicions_.erase(std::string(name_without_verb(name_of(decision))));
+}
+
+void Negotiator::record_waiter(const std::string& name) {
+  const auto found = suspicions_.find(std::string(name_without_verb(name)));
+  if (found == suspicions_.end()) return;
+  found->second.blocked[0] = true;
+  report_if_blocked(found->first, found->second);
+}
+
+// A report that was sent before its sender knew of the suspicion is about an earlier one.
+void Negotiator::receive_blocked(std::size_t source, const Report& report) {
+  for (const auto& plain : report.blocked) {
+    const auto found = suspicions_.find(plain);
+    if (found == suspicions_.end() || report.changes < found->second.changes) continue;
+    found->second.blocked[source] = true;
+    report_if_blocked(plain, found->second);
+  }
+}
+
+void Negotiator::report_if_blocked(const std::string& plain, Suspicion& suspicion) {
+  if (suspicion.reported || !all_submitted(suspicion.blocked)) return;
+  suspicion.reported = true;
+  report_.blocked.push_back(plain);
+}
+
+// Fails the names at the root in which all ranks are blocked. A request of the name may have become complete with the
+// same reports: the plan then has a decision about it.
+void Negotiator::fail_blocked(const std::vector<std::string>& blocked, const Plan& plan, Clock::time_point now) {
+  if (blocked.empty()) return;
+  const auto calls = open_calls(now, std::chrono::milliseconds(0));
+  for (const auto& plain : blocked) {
+    const bool decided = std::any_of(plan.decisions.begin(), plan.decisions.end(), [&](const Decision& decision) {
+      return name_without_verb(name_of(decision)) == plain;
+    });
+    const auto names = calls.find(plain);
+    if (!decided && suspicions_.contains(plain) && names != calls.end()) fail_mismatch(plain, names->second);
   }
 }
 

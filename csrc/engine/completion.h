@@ -92,6 +92,19 @@ class Completion {
     }
   }
 
+  // Counts a thread that waits for this, however it waits, for as long as the object exists.
+  class Waiter {
+   public:
+    explicit Waiter(Completion& completion) : waiters_(completion.waiters_) { waiters_.fetch_add(1); }
+    ~Waiter() { waiters_.fetch_sub(1); }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+   private:
+    std::atomic<std::uint32_t>& waiters_;
+  };
+  bool has_waiters() const { return waiters_.load() != 0; }
+
   // Sleeps until this is done, for at most `limit`.
   void wait(std::chrono::microseconds limit) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
@@ -110,6 +123,7 @@ class Completion {
   std::atomic<After*> after_{nullptr};
   std::atomic<std::uint32_t> state_{0};
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> waiters_{0};
   Status status_;
 };
 

@@ -58,6 +58,15 @@ bool PendingWork::empty() {
   return entries_.empty();
 }
 
+std::vector<std::string> PendingWork::awaited_names() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.taken && entry.work->completion.has_waiters()) names.emplace_back(name);
+  }
+  return names;
+}
+
 std::string PendingWork::any_label() {
   const std::scoped_lock lock(mutex_);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [](const auto& each) { return each.second.taken; });

@@ -29,6 +29,8 @@ class PendingWork {
   WorkItem* find(std::string_view name);
   bool contains(std::string_view name) { return find(name) != nullptr; }
   bool empty();
+  // Returns the names of the work items that take_new() has returned and that a thread waits for.
+  std::vector<std::string> awaited_names();
   // Returns the label of one of the work items that take_new() has returned; empty if there is none.
   std::string any_label();
 

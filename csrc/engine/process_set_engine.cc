@@ -77,6 +77,7 @@ std::shared_ptr<Completion> ProcessSetEngine::join(const Prepare& prepare) {
 void ProcessSetEngine::wait(Completion& completion, bool notified, Clock::time_point until) {
   if (completion.done()) return;
   const WaitTracing traced(tracing_);
+  const Completion::Waiter waiter(completion);
   driver_.wait(completion, notified, until);
 }
 
@@ -138,7 +139,8 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
   stalls_.progress_queries(now);
   const bool arrived = take_new_work(now);
   const bool received = receive(now);
-  if (now >= next_check_) {
+  const bool checks = now >= next_check_;
+  if (checks) {
     negotiator_.check_stalls(now);
     stalls_.report_waiting(now);
     check_device();
@@ -155,7 +157,11 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
     decided = true;
   }
   stalls_.clear_waiting(decided);
-  return posted || arrived || received || decided ? Cycle::busy : Cycle::idle;
+  // When all decisions are executed: a waiter of a request that is decided is not blocked.
+  if (checks && negotiator_.suspects()) {
+    for (const auto& name : pending_.awaited_names()) negotiator_.record_waiter(name);
+  }
+  return posted || arrived || received || decided || negotiator_.has_news() ? Cycle::busy : Cycle::idle;
 }
 
 bool ProcessSetEngine::take_new_work(Clock::time_point now) {
@@ -272,6 +278,7 @@ void ProcessSetEngine::execute_other(const Decision& decision) {
   const auto& name = decision.request.name;
   switch (decision.kind) {
     case Decision::Kind::run: break;
+    case Decision::Kind::suspect: next_check_ = {}; break;
     case Decision::Kind::fail: pending_.finish(name, {decision.error, decision.text}); break;
     case Decision::Kind::joined: finish_join({}, decision.rank); break;
     case Decision::Kind::warn:

@@ -42,6 +42,7 @@ Report full_report() {
   report.submissions = {{{every_field(), {0, 2, 3}}, {allreduce("b"), {1}}}, {{allreduce("c", {}), {4, 5}}}};
   report.joined = {6};
   report.left = {1, 0};
+  report.blocked = {"x", "y"};
   report.stalls = {{"slow", "allreduce 'slow'", {2, 3}, 61'500}};
   report.changes = 300;
   return report;
@@ -210,6 +211,7 @@ TEST(Messages, ReportsRoundTrip) {
   EXPECT_EQ(read.joined, report.joined);
   EXPECT_EQ(read.left, report.left);
   EXPECT_EQ(read.stalls, report.stalls);
+  EXPECT_EQ(read.blocked, report.blocked);
   EXPECT_EQ(read.changes, report.changes);
   ASSERT_EQ(read.submissions.size(), report.submissions.size());
   for (std::size_t i = 0; i < read.submissions.size(); ++i) {

@@ -30,6 +30,17 @@ void look(ControlJob& job) {
   for (int r = 0; r < job.size(); ++r) job.rank(r).check_stalls(job.now);
 }
 
+// Lets the root suspect a name. Returns the decisions.
+std::vector<Decision> suspect(ControlJob& job) {
+  job.settle();
+  job.now += 500ms;
+  for (int round = 0; round < 2; ++round) {
+    look(job);
+    job.settle();
+  }
+  return job.take_all();
+}
+
 TEST(Stalls, AWarningNamesTensorRanksAndTime) {
   ControlJob job({0, 0, 0}, stalls(60s, 0s), 1, 2, 4);
   job.submit(0, allreduce("x"));
@@ -126,11 +137,15 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   ControlJob job({0, 0, 0}, stalls(60s, 0s));
   for (const int r : {0, 2}) job.submit(r, allreduce("allreduce.x"));
   job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
-  job.settle();
+  const auto suspicion = suspect(job);
+  ASSERT_EQ(suspicion.size(), 1U);
+  EXPECT_EQ(suspicion.front().kind, Kind::suspect);
+  EXPECT_EQ(suspicion.front().request.name, "x");
+  for (const int r : {0, 2}) job.rank(r).record_waiter("allreduce.x");
+  job.now += 50s;
   look(job);
-  EXPECT_TRUE(job.take_all().empty()) << "each rank may still submit the other verb";
-  job.now += 500ms;
-  look(job);
+  EXPECT_TRUE(job.take_all().empty()) << "rank 1 may still submit the other verb";
+  job.rank(1).record_waiter("broadcast.x");
   const auto decisions = job.take_all();
   ASSERT_EQ(decisions.size(), 2U);
   for (const auto& decision : decisions) {
@@ -157,11 +172,8 @@ TEST(Mismatches, AreDetectedOnOtherHostsAndForCachedNames) {
     }
     for (const int r : {0, 1, 2, 4}) job.submit(r, allreduce("allreduce.x"));
     job.submit(3, request(Verb::barrier, "barrier.x", {}));
-    job.settle();
-    job.now += 500ms;
-    look(job);
-    job.settle();
-    look(job);
+    EXPECT_EQ(suspect(job).size(), 1U);
+    for (int r = 0; r < job.size(); ++r) job.rank(r).record_waiter(r == 3 ? "barrier.x" : "allreduce.x");
     const auto decisions = job.take_all();
     ASSERT_EQ(decisions.size(), 2U);
     EXPECT_EQ(decisions.front().text,
@@ -191,6 +203,71 @@ TEST(Mismatches, AreNotReportedWhileARankIsMissing) {
   for (const auto& decision : decisions) EXPECT_EQ(decision.kind, Kind::run);
 }
 
+// Threads that wait for a framework are not seen.
+TEST(Mismatches, FailAfterTheTimeOfTheStallCheckIfRanksAreNotBlocked) {
+  ControlJob job({0, 0, 1, 1}, stalls(60s, 0s));
+  for (int r = 0; r < 4; ++r) {
+    job.submit(r, r == 3 ? request(Verb::barrier, "barrier.x", {}) : allreduce("allreduce.x"));
+  }
+  EXPECT_EQ(suspect(job).size(), 1U);
+  look(job);
+  job.now += 59s;
+  look(job);
+  EXPECT_TRUE(job.take_all().empty());
+  job.now += 2s;
+  std::set<Kind> kinds;
+  for (int round = 0; round < 3; ++round) {
+    look(job);
+    for (const auto& decision : job.take_all()) kinds.insert(decision.kind);
+    job.now += 100ms;
+  }
+  EXPECT_TRUE(kinds.contains(Kind::fail));
+}
+
+// The ranks with an odd number submit the broadcast first and the allreduce much later, for which the other ranks wait.
+// All ranks are then blocked, but in a request that is complete.
+TEST(Mismatches, RanksThatSubmitTheOtherVerbLaterDoNotFail) {
+  const auto broadcast = request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}});
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    ControlJob job({0, 0, 1, 1, 2}, stalls(0s, 0s), seed);
+    for (int use = 0; use < 3; ++use) {
+      for (int r = 0; r < job.size(); ++r) job.submit(r, r % 2 == 0 ? allreduce("allreduce.x") : broadcast);
+      EXPECT_EQ(suspect(job).size(), 1U);
+      for (const int r : {0, 2, 4}) job.rank(r).record_waiter("allreduce.x");
+      while (job.random_below(3) > 0) job.step();
+      for (const int r : {1, 3}) {
+        job.submit(r, allreduce("allreduce.x"));
+        job.rank(r).record_waiter("broadcast.x");
+      }
+      const auto first = job.take_all();
+      ASSERT_EQ(first.size(), 1U);
+      EXPECT_EQ(first.front().kind, Kind::run) << first.front().text;
+      for (const int r : {0, 2, 4}) job.submit(r, broadcast);
+      const auto second = job.take_all();
+      ASSERT_EQ(second.size(), 1U);
+      EXPECT_EQ(second.front().kind, Kind::run) << second.front().text;
+      for (int r = 0; r < job.size(); ++r) EXPECT_FALSE(job.rank(r).suspects());
+    }
+  }
+}
+
+// A rank that joins submits nothing more.
+TEST(Mismatches, AJoinedRankIsBlocked) {
+  ControlJob job({0, 0, 0}, stalls(0s, 0s));
+  job.submit(0, allreduce("allreduce.x"));
+  job.submit(1, request(Verb::broadcast, "broadcast.x", {{DType::float32, {3}}}));
+  job.submit(2, allreduce("allreduce.x"));
+  EXPECT_EQ(suspect(job).size(), 1U);
+  job.rank(0).record_waiter("allreduce.x");
+  job.rank(1).record_waiter("broadcast.x");
+  job.rank(2).join();
+  job.settle();
+  look(job);
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 2U);
+  for (const auto& decision : decisions) EXPECT_EQ(decision.kind, Kind::fail);
+}
+
 // A rank's own submission may be on its way up while the root fails the name. The failure ends that submission on its
 // rank, so it must not count for the next use of the name.
 TEST(Mismatches, ASubmissionOnItsWayDuringTheFailureDoesNotCountForTheNextUse) {
@@ -208,15 +285,16 @@ TEST(Mismatches, ASubmissionOnItsWayDuringTheFailureDoesNotCountForTheNextUse) {
       for (int r = 0; r < job.size(); ++r) {
         job.submit(r, r == late ? request(Verb::barrier, "barrier.x", {}) : allreduce("allreduce.x"));
       }
+      EXPECT_EQ(suspect(job).size(), 1U);
+      for (int r = 1; r < job.size(); ++r) job.rank(r).record_waiter(r == late ? "barrier.x" : "allreduce.x");
       job.settle();
-      job.now += 500ms;
-      look(job);
       job.submit(late, allreduce("allreduce.x"));
       const auto on_its_way = job.rank(late).flush(job.now);
       ASSERT_EQ(on_its_way.size(), 1U);
-      job.settle();
-      look(job);
-      for (const auto& decision : job.take_all()) EXPECT_EQ(decision.kind, Kind::fail);
+      job.rank(0).record_waiter("allreduce.x");
+      const auto failures = job.take_all();
+      EXPECT_EQ(failures.size(), 2U);
+      for (const auto& decision : failures) EXPECT_EQ(decision.kind, Kind::fail);
       job.rank(parent).receive(late, on_its_way.front().bytes, job.now);
 
       for (int r = 0; r < job.size(); ++r) {

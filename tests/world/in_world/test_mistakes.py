@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,26 @@ def test_two_verbs_under_one_name_in_another_order_on_each_rank(rank: int, size:
     if rank == size - 1:
         started.reverse()
     for handle in [start(one, name="twice") for start in started]:
+        assert hvd.synchronize(handle).tolist() == [1.0] * 3
+
+
+@needs_two
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_rank_may_compute_before_it_submits_the_other_verb(others_wait: bool, rank: int, size: int) -> None:
+    one = np.ones(3)
+    verbs: list[Callable[[], Any]] = [
+        lambda: hvd.allreduce_async(one, name=f"later{others_wait}"),
+        lambda: hvd.broadcast_async(one, 0, name=f"later{others_wait}"),
+    ]
+    if rank == 0:
+        verbs.reverse()
+    handles = [verbs[0]()]
+    if others_wait and rank > 0:
+        assert hvd.synchronize(handles.pop()).tolist() == [1.0] * 3
+    else:
+        time.sleep(1.5)  # This is the computation: no event would say that the core has let the time pass.
+    handles.append(verbs[1]())
+    for handle in handles:
         assert hvd.synchronize(handle).tolist() == [1.0] * 3
 
 
