@@ -1,11 +1,14 @@
 #include "bootstrap/watch.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -83,6 +86,20 @@ void Watch::send_to(int rank, std::string_view words) {
     send_waiting(peer);
     if (!peer.waiting.empty()) wake();
   }
+}
+
+// TCP's retransmission timeout is longer than the round trips so far, and each retransmission doubles it: twice the
+// timeout is more than the time since the first transmission. Only TCP sockets have one.
+std::chrono::milliseconds Watch::round_trip(int rank) const {
+  std::chrono::microseconds longest{0};
+  for (const auto& peer : peers_) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (peer.rank == rank && getsockopt(peer.socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
+      longest = std::max(longest, 2 * std::chrono::microseconds(info.tcpi_rto));
+    }
+  }
+  return std::chrono::duration_cast<std::chrono::milliseconds>(longest);
 }
 
 void Watch::send_waiting(Peer& peer) {

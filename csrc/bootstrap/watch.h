@@ -61,6 +61,10 @@ class Watch {
   // because it is stopped, the message waits until the socket has room. It is dropped after a minute, which is longer
   // than any query waits for an answer. Any thread.
   void send_to(int rank, std::string_view words);
+  // Returns the time that a message to a neighbour and the answer may take on the network; 0 for a rank of this host,
+  // or of no connection. While the neighbour's kernel acknowledges nothing, the time grows with the time that has
+  // passed. Any thread.
+  std::chrono::milliseconds round_trip(int rank) const;
   // Sets the function that receives the neighbours' messages. After listen({}) returns, no function is called any more.
   void listen(Listener listener);
 

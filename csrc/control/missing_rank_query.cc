@@ -11,6 +11,9 @@ namespace {
 // Limits the ranks in an answer, so that it fits into a message of a watch connection.
 constexpr std::size_t kMostUnreachable = 32;
 
+// A longer time in an answer is malformed.
+constexpr std::chrono::milliseconds kLongestRoundTrip = std::chrono::hours(24);
+
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
@@ -18,12 +21,13 @@ bool contains(const std::vector<int>& ranks, int rank) {
 }  // namespace
 
 MissingRankQuery::MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far,
-                                   std::chrono::milliseconds timeout, std::size_t most_listed)
+                                   std::chrono::milliseconds timeout, std::size_t most_listed, RoundTrip round_trip)
     : rank_(rank),
       parents_(std::move(parents)),
       how_far_(std::move(how_far)),
       timeout_(timeout),
       most_listed_(most_listed),
+      round_trip_(std::move(round_trip)),
       neighbours_(adjacent()) {}
 
 Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, int asker) {
@@ -40,10 +44,10 @@ Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, in
 void MissingRankQuery::ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now,
                            bool last) {
   if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second.until) return;
-  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, timeout_, last});
+  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, timeout_, last, {}});
   if (!is_new) return;
   forward(begin_message(Kind::question, point, rank_).take(), rank_);
-  record_answer(point, rank_, Progress::reached, missing_neighbours());
+  record_answer(point, rank_, Progress::reached, missing_neighbours(), slowest_round_trip(rank_));
 }
 
 void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_point now) {
@@ -66,7 +70,10 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
       if (asker != rank_) return send_towards(asker, std::string(bytes));
       const int rank = message.small_number();
       const auto progress = message.number() == 0 ? Progress::reached : Progress::behind;
-      return record_answer(point, rank, progress, message.numbers());
+      const auto unreachable = message.numbers();
+      const auto round_trip = message.number();
+      require(round_trip <= static_cast<std::uint64_t>(kLongestRoundTrip.count()));
+      return record_answer(point, rank, progress, unreachable, std::chrono::milliseconds(round_trip));
     }
     case Kind::superseded: {
       if (asker != rank_) return send_towards(asker, std::string(bytes));
@@ -97,14 +104,19 @@ void MissingRankQuery::receive_question(int from, const ProgressPoint& point, in
     return send_towards(asker, superseded.take());
   }
   polls_.erase(point);
+  const auto known = other_queries_.find(point);
+  const bool answered = known != other_queries_.end() && known->second.asker == asker && now < known->second.until;
   // The verdict comes here, too, unless the rank that asked is lost before.
   other_queries_[point] = {asker, now + 2 * timeout_};
+  forward(std::string(bytes), from);
+  const auto round_trip = slowest_round_trip(from);
+  if (answered && round_trip < timeout_ / 2) return;
   auto answer = begin_message(Kind::answer, point, asker);
   answer.signed_number(rank_);
   answer.number(static_cast<std::uint64_t>(how_far_(point)));
   answer.numbers(missing_neighbours());
+  answer.number(static_cast<std::uint64_t>(round_trip.count()));
   send_towards(asker, answer.take());
-  forward(std::string(bytes), from);
 }
 
 // Returns the rank below `asker` whose query for the same point is in progress here, or −1.
@@ -119,12 +131,39 @@ void MissingRankQuery::look(Clock::time_point now) {
   const auto passed = std::clamp<Clock::duration>(now - looked_, Clock::duration::zero(), timeout_ / 8);
   looked_ = now;
   std::erase_if(other_queries_, [&](const auto& each) { return each.second.until <= now; });
-  for (auto& [point, poll] : polls_) poll.left -= passed;
+  for (auto& [point, poll] : polls_) {
+    poll.left -= passed;
+    if (poll.left > Clock::duration::zero()) continue;
+    auto& own = poll.round_trips[rank_];
+    own = std::max(own, slowest_round_trip(rank_));
+  }
   std::erase_if(polls_, [&](const auto& each) {
-    const bool over = each.second.left <= Clock::duration::zero();
+    const bool over = each.second.is_over();
     if (over) finish(each.first, each.second);
     return over;
   });
+  // A connection that is slower than before shows it only while a message is on its way. Ranks answer a further
+  // question if they have such a connection.
+  for (auto& [point, poll] : polls_) {
+    if (!round_trip_ || poll.asked - poll.left < timeout_ / 2) continue;
+    poll.asked = poll.left;
+    forward(begin_message(Kind::question, point, rank_).take(), rank_);
+  }
+}
+
+bool MissingRankQuery::Poll::is_over() const {
+  auto all = left;
+  for (const auto& [rank, time] : round_trips) all += time;
+  return all <= Clock::duration::zero();
+}
+
+// Returns the time of the slowest connection to a neighbour other than `except`.
+std::chrono::milliseconds MissingRankQuery::slowest_round_trip(int except) const {
+  std::chrono::milliseconds slowest{0};
+  for (const int rank : neighbours_) {
+    if (round_trip_ && rank != except) slowest = std::max(slowest, round_trip_(rank));
+  }
+  return std::min(slowest, kLongestRoundTrip);
 }
 
 // Sends to all neighbours except `from`.
@@ -164,11 +203,12 @@ std::vector<int> MissingRankQuery::missing_neighbours() const {
 }
 
 void MissingRankQuery::record_answer(const ProgressPoint& point, int rank, Progress progress,
-                                     const std::vector<int>& unreachable) {
+                                     const std::vector<int>& unreachable, std::chrono::milliseconds round_trip) {
   const auto found = polls_.find(point);
   if (found == polls_.end()) return;
   auto& poll = found->second;
   poll.answers[rank] = progress;
+  poll.round_trips[rank] = std::max(poll.round_trips[rank], round_trip);
   poll.unreachable.insert(poll.unreachable.end(), unreachable.begin(), unreachable.end());
   const bool all =
       std::all_of(poll.members.begin(), poll.members.end(), [&](int member) { return poll.answers.contains(member); });

@@ -39,6 +39,8 @@ class MissingRankQuery {
  public:
   using Clock = std::chrono::steady_clock;
   using HowFar = std::function<Progress(const ProgressPoint&)>;
+  // Returns the time that a message to a neighbour and the answer may take on the network.
+  using RoundTrip = std::function<std::chrono::milliseconds(int neighbour)>;
 
   struct Outgoing {
     int to = 0;
@@ -54,10 +56,10 @@ class MissingRankQuery {
   };
 
   // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this
-  // rank has reached a point. A query waits for answers for the time `timeout`. A verdict lists at most `most_listed`
-  // ranks.
+  // rank has reached a point. A query waits for answers for the time `timeout`, and for the slowest round trip of each
+  // rank on the way if `round_trip` is given. A verdict lists at most `most_listed` ranks.
   MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far, std::chrono::milliseconds timeout,
-                   std::size_t most_listed = SIZE_MAX);
+                   std::size_t most_listed = SIZE_MAX, RoundTrip round_trip = {});
 
   // Sets the neighbours to which a connection exists; at first, these are all. Ranks without a connection are
   // unreachable and never blamed.
@@ -94,8 +96,14 @@ class MissingRankQuery {
     std::vector<int> members;
     std::map<int, Progress> answers;
     std::vector<int> unreachable;  // ranks to which a neighbour has no connection
-    Clock::duration left;          // until the timeout
+    Clock::duration left;          // until the timeout; negative if round trips take longer
     bool last;
+    // The slowest round trip from each rank to its neighbours, without the one on the way here, as far as known. The
+    // sum is no less than the round trip of any route.
+    std::map<int, std::chrono::milliseconds> round_trips;
+    Clock::duration asked = left;  // `left` at the last question
+
+    bool is_over() const;
   };
   // A query of another rank.
   struct Other {
@@ -111,7 +119,9 @@ class MissingRankQuery {
   int next_hop(int from, int to) const;
   std::vector<int> adjacent() const;
   std::vector<int> missing_neighbours() const;
-  void record_answer(const ProgressPoint& point, int rank, Progress progress, const std::vector<int>& unreachable);
+  void record_answer(const ProgressPoint& point, int rank, Progress progress, const std::vector<int>& unreachable,
+                     std::chrono::milliseconds round_trip);
+  std::chrono::milliseconds slowest_round_trip(int except) const;
   void finish(const ProgressPoint& point, const Poll& poll);
   bool is_on_route(int rank, const std::vector<int>& members) const;
 
@@ -120,6 +130,7 @@ class MissingRankQuery {
   HowFar how_far_;
   std::chrono::milliseconds timeout_;
   std::size_t most_listed_;
+  RoundTrip round_trip_;
   std::vector<int> neighbours_;
   std::map<ProgressPoint, Poll> polls_;
   std::map<ProgressPoint, Other> other_queries_;

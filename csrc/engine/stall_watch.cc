@@ -57,7 +57,12 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
             const auto engine = found == engines_.end() ? nullptr : found->second.progress.lock();
             return engine && engine->step().number >= point.number ? Progress::reached : Progress::behind;
           },
-          patience, kMostListed) {
+          patience, kMostListed,
+          [this](int neighbour) {
+            milliseconds time{0};
+            for (const auto* watch : watches_) time = std::max(time, watch->round_trip(neighbour));
+            return time;
+          }) {
   std::erase(watches_, nullptr);
   std::vector<int> neighbours;
   for (const auto* watch : watches_) {

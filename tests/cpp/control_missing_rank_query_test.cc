@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -188,6 +192,89 @@ TEST(MissingRankQuery, TheTimeInWhichARankDidNotRunDoesNotCount) {
   const auto verdicts = job.at(0).take_verdicts();
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].silent, Ranks{}) << "all ranks have answered";
+}
+
+// The ranks of QueryJob, with connections between hosts that have become slow: the time of a round trip is known once a
+// message was acknowledged. Until then, it is known to be longer than the time since the message was sent.
+class SlowJob {
+ public:
+  SlowJob(std::set<int> stopped, milliseconds one_way) : stopped_(std::move(stopped)), one_way_(one_way) {
+    for (int rank = 0; rank < 6; ++rank) {
+      ranks_.push_back(std::make_unique<MissingRankQuery>(
+          rank, Ranks{-1, 0, 0, 2, 0, 4}, [](const ProgressPoint&) { return Progress::reached; }, kTimeout, kMostListed,
+          [this, rank](int neighbour) { return round_trip(rank, neighbour); }));
+    }
+  }
+
+  MissingRankQuery::Verdict ask(int asker) {
+    auto& query = *ranks_[static_cast<std::size_t>(asker)];
+    query.ask(kPoint, {0, 1, 2, 3, 4, 5}, now_);
+    for (int tick = 0; tick < 10'000 && !query.has_verdicts(); ++tick) {
+      deliver();
+      query.look(now_);
+      now_ += kTimeout / 16;
+    }
+    const auto verdicts = query.take_verdicts();
+    EXPECT_EQ(verdicts.size(), 1U);
+    return verdicts.empty() ? MissingRankQuery::Verdict{} : verdicts.front();
+  }
+
+ private:
+  struct Message {
+    int from, to;
+    std::string bytes;
+    Clock::time_point arrival;
+  };
+
+  bool is_slow(int from, int to) const { return from / 2 != to / 2; }
+
+  milliseconds round_trip(int from, int to) const {
+    const auto sent = first_sent_.find({from, to});
+    if (sent == first_sent_.end()) return milliseconds(0);
+    return std::min(2 * one_way_, std::chrono::duration_cast<milliseconds>(now_ - sent->second));
+  }
+
+  void deliver() {
+    for (bool any = true; any;) {
+      any = false;
+      for (int from = 0; from < 6; ++from) {
+        for (auto& message : ranks_[static_cast<std::size_t>(from)]->take_messages()) {
+          const bool slow = is_slow(from, message.to);
+          if (slow) first_sent_.try_emplace({from, message.to}, now_);
+          in_flight_.push_back({from, message.to, std::move(message.bytes), slow ? now_ + one_way_ : now_});
+        }
+      }
+      for (auto message = in_flight_.begin(); message != in_flight_.end();) {
+        if (message->arrival > now_) {
+          ++message;
+          continue;
+        }
+        const auto arrived = std::move(*message);
+        message = in_flight_.erase(message);
+        if (stopped_.contains(arrived.to)) continue;
+        ranks_[static_cast<std::size_t>(arrived.to)]->receive(arrived.from, arrived.bytes, now_);
+        any = true;
+      }
+    }
+  }
+
+  std::set<int> stopped_;
+  milliseconds one_way_;
+  Clock::time_point now_{};
+  std::map<std::pair<int, int>, Clock::time_point> first_sent_;
+  std::list<Message> in_flight_;
+  std::vector<std::unique_ptr<MissingRankQuery>> ranks_;
+};
+
+TEST(MissingRankQuery, NoRankBehindASlowConnectionIsBlamed) {
+  for (const auto one_way : {kTimeout / 2, kTimeout, 5 * kTimeout, 50 * kTimeout}) {
+    for (int asker = 0; asker < 6; ++asker) {
+      EXPECT_EQ(SlowJob({}, one_way).ask(asker).silent, Ranks{}) << asker << ", " << one_way.count() << " ms";
+      if (asker != 5) {
+        EXPECT_EQ(SlowJob({5}, one_way).ask(asker).silent, Ranks{5});
+      }
+    }
+  }
 }
 
 TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {

@@ -152,6 +152,12 @@ def unanswered_probes(pid: int) -> int:
     return max(int(line.split()[8]) for line in connections)
 
 
+def retransmissions(pid: int) -> int:
+    """Returns the highest number of retransmissions that one connection of this process's host waits for."""
+    connections = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    return max(int(line.split()[6], 16) for line in connections)
+
+
 def wait_for_files(*names: str) -> None:
     wait_until(lambda: all(Path(name).exists() for name in names), f"not all are there: {names}")
 
@@ -244,6 +250,19 @@ def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> No
     code, output = job.end()
     assert code == 0, output
     assert output.count("<stdout>:done") == 4
+
+
+def test_no_rank_counts_as_stopped_while_its_answer_is_on_the_way(start: Start) -> None:
+    job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="60", PERSEUS_STALL_CHECK_TIME_SECONDS="1")
+    job.test_bed.cut("h2")
+    # The fifth retransmission comes after six seconds: the question to h2 has waited for longer than a rank may take to
+    # answer.
+    wait_until(lambda: retransmissions(job.pids[0]) >= 5, "the kernel retransmits nothing")
+    job.test_bed.heal("h2")
+    Path("enough").touch()
+    code, output = job.end()
+    assert code == 0, output
+    assert "Is it stopped" not in output
 
 
 @pytest.mark.parametrize(
