@@ -270,6 +270,23 @@ def test_a_failure_is_noticed_without_more_output(perseusrun: Perseusrun, mpirun
     assert f"rank 1 on {os.uname().nodename} exited with code 3" in result.stderr
 
 
+def test_open_mpi_4_is_not_signalled_while_it_aborts(perseusrun: Perseusrun, mpirun: Mpirun) -> None:
+    """The imitated mpirun ends two seconds after its rank, and crashes if it gets a signal before."""
+    body = f"""
+    while [ "$1" != {shlex.quote(sys.executable)} ]; do shift; done
+    OMPI_COMM_WORLD_RANK=1 "$@" 2>err
+    trap 'echo Segmentation fault >&2; exit 139' TERM
+    sed 's/^/[1,1]<stderr>:/' err >&2
+    sleep 2 & wait
+    exit 1
+    """
+    result = perseusrun("--mpi", "--mpirun", mpirun(Family.OPEN_MPI_4, body), "-np", "2", "sh", "-c", "exit 3")
+    assert result.returncode == 3
+    assert f"rank 1 on {os.uname().nodename} exited with code 3" in result.stderr
+    assert "Segmentation fault" not in result.stderr
+    assert "terminating mpirun" not in result.stderr
+
+
 def test_a_stopped_job_exits_with_143_whatever_code_mpirun_returns(
     launched: Launched, lines_of: LinesOf, mpirun: Mpirun
 ) -> None:

@@ -35,6 +35,8 @@ from .rank_status import RankStatus, StatusFilter
 
 # mpirun ends the job by itself about a second after a rank has failed (rank_main.py). Otherwise perseusrun ends it now.
 FAILURE_GRACE_SECONDS = 1.5
+# Open MPI 4 takes 3 s to end the job if ranks ignore SIGTERM. It crashes if it gets a signal meanwhile.
+OPEN_MPI_4_GRACE_SECONDS = 5.0
 # mpirun needs time to clean up other hosts. If it cannot, ranks there notice by themselves (heartbeat.py).
 TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
@@ -79,10 +81,13 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         screen.announce(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.announce(shell_text(line, options))
     status = RankStatus(size, [host.name for host in hosts or [] for _ in range(host.slots)])
+    grace = FAILURE_GRACE_SECONDS
+    if mpirun.family is Family.OPEN_MPI_4:
+        grace = max(grace, OPEN_MPI_4_GRACE_SECONDS)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
         def fail(failure: Failure) -> None:
-            supervisor.fail(failure, FAILURE_GRACE_SECONDS)
+            supervisor.fail(failure, grace)
 
         def lose(failure: Failure) -> None:
             # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
