@@ -110,7 +110,7 @@ void MissingRankQuery::receive_question(int from, const ProgressPoint& point, in
   other_queries_[point] = {asker, now + 2 * timeout_};
   forward(std::string(bytes), from);
   const auto round_trip = slowest_round_trip(from);
-  if (answered && round_trip < timeout_ / 2) return;
+  if (answered && round_trip == std::chrono::milliseconds(0)) return;
   auto answer = begin_message(Kind::answer, point, asker);
   answer.signed_number(rank_);
   answer.number(static_cast<std::uint64_t>(how_far_(point)));
@@ -157,13 +157,15 @@ bool MissingRankQuery::Poll::is_over() const {
   return all <= Clock::duration::zero();
 }
 
-// Returns the time of the slowest connection to a neighbour other than `except`.
+// Returns the time of the slowest connection to a neighbour other than `except`. It is 0 if that is not slow: the
+// timeout has room for ordinary times, which would add up to minutes for a thousand ranks.
 std::chrono::milliseconds MissingRankQuery::slowest_round_trip(int except) const {
-  std::chrono::milliseconds slowest{0};
+  using std::chrono::milliseconds;
+  milliseconds slowest{0};
   for (const int rank : neighbours_) {
     if (round_trip_ && rank != except) slowest = std::max(slowest, round_trip_(rank));
   }
-  return std::min(slowest, kLongestRoundTrip);
+  return slowest < timeout_ / 2 ? milliseconds(0) : std::min(slowest, kLongestRoundTrip);
 }
 
 // Sends to all neighbours except `from`.

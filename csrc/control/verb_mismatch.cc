@@ -5,13 +5,11 @@
 // may also submit both verbs, each in an order of its own, and the second much later than the first. So the root fails
 // a name only if all ranks are blocked in it:
 //
-// 1. The root sees that each rank has submitted another verb or the same, but only one. It suspects the name: a
-// decision
-//    tells all ranks.
-// 2. A rank is blocked if one of its threads waits for a request of the name: the thread submits nothing until then. A
-//    node of the tree reports the name once all ranks below it are blocked, as it reports a request.
-// 3. A decision about a request of the name ends the suspicion. If all ranks are blocked first, the root fails the
-// name.
+// - The root sees that each rank has submitted exactly one of the verbs. It suspects the name: a decision tells all
+//   ranks.
+// - A rank is blocked if one of its threads waits for a request of the name: the thread submits nothing until then. A
+//   node of the tree reports the name once all ranks below it are blocked, as it reports a request.
+// - A decision about a request of the name ends the suspicion. If all ranks are blocked first, the root fails the name.
 #include <algorithm>
 #include <utility>
 
