@@ -47,6 +47,10 @@ constexpr std::array kSettings = {
     Setting{"PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60",
             "Seconds after which the library warns about a tensor that some ranks have not submitted, or in which some "
             "ranks make no progress. 0: never."},
+    Setting{
+        "PERSEUS_STALL_CHECK_FIRST_SECONDS", "", "",
+        "Seconds after which the first of these warnings about a tensor that some ranks have not submitted comes, if "
+        "that is earlier. Empty: as late as later ones. `perseusrun` in a terminal sets 10."},
     Setting{"PERSEUS_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE", "0", "1: do not warn about stalled tensors."},
     Setting{"PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0",
             "Seconds after which a stalled tensor fails on all ranks. 0: never."},
@@ -280,6 +284,11 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   const bool quiet = from.integer("PERSEUS_STALL_CHECK_DISABLE") != 0;
   config.stall_warning =
       quiet ? std::chrono::milliseconds(0) : milliseconds(from.seconds("PERSEUS_STALL_CHECK_TIME_SECONDS"));
+  config.first_stall_warning = config.stall_warning;
+  if (from.is_given("PERSEUS_STALL_CHECK_FIRST_SECONDS")) {
+    config.first_stall_warning =
+        std::min(config.stall_warning, milliseconds(from.seconds("PERSEUS_STALL_CHECK_FIRST_SECONDS")));
+  }
   config.stall_shutdown = milliseconds(from.seconds("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS"));
   config.start_timeout = std::chrono::seconds(from.integer("PERSEUS_START_TIMEOUT", kMostSeconds));
   config.heartbeat_timeout = std::chrono::seconds(from.integer("PERSEUS_HEARTBEAT_TIMEOUT", kMostHeartbeatSeconds));

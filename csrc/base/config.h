@@ -45,8 +45,9 @@ struct Config {
   std::int64_t cache_capacity = 0;
   std::chrono::microseconds batching_delay{0};
   std::chrono::microseconds spin{0};
-  std::chrono::milliseconds stall_warning{0};   // 0: never
-  std::chrono::milliseconds stall_shutdown{0};  // 0: never
+  std::chrono::milliseconds stall_warning{0};        // 0: never
+  std::chrono::milliseconds first_stall_warning{0};  // at most stall_warning
+  std::chrono::milliseconds stall_shutdown{0};       // 0: never
   std::chrono::seconds start_timeout{0};
   std::chrono::seconds heartbeat_timeout{0};  // 0: never
   std::string network_interfaces;             // empty: any

@@ -10,7 +10,9 @@ Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
       options_(options),
       cache_(options.cache_capacity),
       joined_(static_cast<std::size_t>(tree_.size()), false),
-      changes_seen_(tree_.children.size(), 0) {}
+      changes_seen_(tree_.children.size(), 0) {
+  if (options_.first_stall_warning.count() == 0) options_.first_stall_warning = options_.stall_warning;
+}
 
 std::size_t Negotiator::source_of(int child) const {
   const auto found = std::lower_bound(tree_.children.begin(), tree_.children.end(), child);
@@ -305,7 +307,10 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point now) {
   fail_blocked(report.blocked, plan, now);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
-  if (!report.left.empty() && !closed_) plan.decisions.push_back(shutdown_message_of(report.left.front()));
+  if (!report.left.empty() && !closed_) {
+    describe_longest_wait(plan, now);
+    plan.decisions.push_back(shutdown_message_of(report.left.front()));
+  }
   if (plan.empty()) return out;
   const auto bytes = encode(plan);
   for (const int child : tree_.children) out.push_back({child, bytes});

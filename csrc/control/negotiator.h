@@ -22,6 +22,7 @@ struct NegotiatorOptions {
   std::int64_t cache_capacity = 16384;
   std::chrono::milliseconds stall_warning{60000};  // 0: no warnings
   std::chrono::milliseconds stall_shutdown{0};     // 0: no shutdown
+  std::chrono::milliseconds first_stall_warning{0};  // 0: as late as later ones
 };
 
 // One rank's part in the negotiation. A node of the tree waits until all ranks below it have submitted a request and
@@ -165,6 +166,7 @@ class Negotiator {
   void remove_stall(const std::string& name);
   void warn_of_stalls(Clock::time_point now);
   void warn_of_stall(const Stall& waiting, Clock::time_point now);
+  void describe_longest_wait(Plan& plan, Clock::time_point now);
   std::vector<int> world_ranks_missing(const std::vector<int>& present) const;
 
   // The name that the caller gave → the same name with each verb in front → ranks that submitted it. See

@@ -68,10 +68,41 @@ void Negotiator::warn_of_stalls(Clock::time_point now) {
   }
 }
 
+// Adds what has waited longest to the root's last plan, so that a person who ends a job sees why it stood still.
+void Negotiator::describe_longest_wait(Plan& plan, Clock::time_point now) {
+  auto longest = now - std::chrono::seconds(5);  // shorter waits are ordinary
+  std::string label;
+  std::vector<int> ranks;
+  const auto compare = [&](const Request& request, const std::vector<bool>& have, Clock::time_point since) {
+    if (since >= longest) return;
+    longest = since;
+    label = request.label();
+    const auto reported = stalls_.find(request.name);
+    ranks = reported == stalls_.end() ? present(have) : reported->second.report.present;
+  };
+  for (const auto& [name, waiting] : entries_) {
+    compare(waiting.submissions.front().request, waiting.have, waiting.since);
+  }
+  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
+    if (repeats_[id].open) compare(cache_.at(id), repeats_[id].have, repeats_[id].since);
+  }
+  const auto missing = world_ranks_missing(ranks);
+  if (label.empty() || ranks.empty() || missing.empty()) return;
+  const bool one = ranks.size() == 1;
+  for (int& rank : ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
+  Decision decision;
+  decision.kind = Decision::Kind::warn;
+  decision.text = describe_ranks(ranks) + (one ? " was" : " were") + " waiting for " + describe_ranks(missing) +
+                  " in " + label + " for " +
+                  std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - longest).count()) + " s";
+  plan.decisions.push_back(std::move(decision));
+}
+
 void Negotiator::check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
                              Clock::time_point& warned, Clock::time_point now) {
-  const auto warning = options_.stall_warning, shutdown = options_.stall_shutdown;
-  const bool late = warning.count() > 0 && now - warned >= warning;
+  const auto warning = warned == since ? options_.first_stall_warning : options_.stall_warning;
+  const auto shutdown = options_.stall_shutdown;
+  const bool late = options_.stall_warning.count() > 0 && now - warned >= warning;
   const bool over = shutdown.count() > 0 && now - since >= shutdown;
   if (!late && !over) return;
   warned = now;
@@ -89,7 +120,7 @@ void Negotiator::check_stall(const Request& request, const std::vector<bool>& ha
 
 void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
   // An early report comes from verb_mismatch.cc.
-  const bool early = std::chrono::milliseconds(report.waited_ms) < options_.stall_warning;
+  const bool early = std::chrono::milliseconds(report.waited_ms) < options_.first_stall_warning;
   auto [found, fresh] = stalls_.try_emplace(report.name);
   auto& waiting = found->second;
   if (fresh) waiting.since = now - std::chrono::milliseconds(report.waited_ms);

@@ -85,7 +85,7 @@ def job_environment(
 
 
 def _terminal(options: Options, ranks_per_host: int) -> dict[str, str]:
-    """Returns the size of the launcher's terminal less the prefix of lines, for progress bars of the ranks."""
+    """Returns variables for ranks whose output is on a terminal: its size less the prefix of lines, for progress bars."""
     if not os.isatty(2):
         return {}
     columns, lines = terminal_size(2)
@@ -93,8 +93,12 @@ def _terminal(options: Options, ranks_per_host: int) -> dict[str, str]:
     prefix = len(f"[{size - 1}]<stderr>:") if options.prefix_output else 0
     stamp = len("2026-01-01 00:00:00 ") if options.prefix_timestamp else 0
     rest = max(20, columns - prefix - stamp)
-    # tqdm does not read COLUMNS since release 4.66.
-    return {"COLUMNS": str(rest), "LINES": str(lines), "TQDM_NCOLS": str(rest - 1)}
+    return {
+        "COLUMNS": str(rest),
+        "LINES": str(lines),
+        "TQDM_NCOLS": str(rest - 1),  # tqdm does not read COLUMNS since release 4.66
+        "PERSEUS_STALL_CHECK_FIRST_SECONDS": "10",  # somebody looks
+    }
 
 
 def user_variables(outer: Mapping[str, str], options: Options) -> dict[str, str]:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -63,6 +64,54 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
   job.now += 60s;
   look(job);
   EXPECT_EQ(job.take_all().size(), 1U);
+}
+
+TEST(Stalls, TheFirstWarningMayComeEarlier) {
+  auto options = stalls(60s, 0s);
+  options.first_stall_warning = 10s;
+  ControlJob job({0, 0, 1}, options);
+  job.submit(0, allreduce("x"));
+  job.settle();
+  std::vector<std::int64_t> warned;
+  const auto begin = job.now;
+  for (int second = 1; second <= 140; ++second) {
+    job.now += 1s;
+    look(job);
+    if (!job.take_all().empty()) {
+      warned.push_back(std::chrono::duration_cast<std::chrono::seconds>(job.now - begin).count());
+    }
+  }
+  EXPECT_EQ(warned, (std::vector<std::int64_t>{10, 70, 130}));
+}
+
+TEST(Stalls, TheLastPlanSaysWhatHasWaitedLongest) {
+  ControlJob job({0, 0, 1}, stalls(60s, 0s), 1, 2, 4);
+  job.submit(1, allreduce("x"));
+  job.submit(2, allreduce("x"));
+  job.settle();
+  job.now += 50s;
+  job.submit(0, allreduce("y"));
+  job.settle();
+  job.now += 7s;
+  job.rank(0).leave();
+  job.settle();
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 2U);
+  EXPECT_EQ(decisions.front().kind, Kind::warn);
+  EXPECT_EQ(decisions.front().text, "ranks 5, 6 were waiting for rank 4 in allreduce 'x' for 57 s");
+  EXPECT_EQ(decisions.back().kind, Kind::close);
+}
+
+TEST(Stalls, ShortWaitsAreNotInTheLastPlan) {
+  ControlJob job({0, 0}, stalls(60s, 0s));
+  job.submit(1, allreduce("x"));
+  job.settle();
+  job.now += 4s;
+  job.rank(0).leave();
+  job.settle();
+  const auto decisions = job.take_all();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions.front().kind, Kind::close);
 }
 
 TEST(Stalls, RanksBelowAnotherHostAreNamed) {

@@ -235,6 +235,24 @@ def test_a_long_wait_in_init_is_shown_on_a_terminal(script: Script, monkeypatch:
     assert seen.count(b"waiting in init()") == 1
 
 
+def test_a_rank_that_others_wait_for_is_named_early_on_a_terminal(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    program = script("""
+        import perseus_like.numpy as hvd
+        print("the first note comes after", os.environ["PERSEUS_STALL_CHECK_FIRST_SECONDS"])
+        hvd.init()
+        if rank == 0:
+            sys.stdin.readline()
+        hvd.allreduce(1.0, name="evaluate")
+    """)
+    on_terminal(["-np", "2", sys.executable, program], [(b"the first note comes after 10", b"\n")])
+    monkeypatch.setenv("PERSEUS_STALL_CHECK_FIRST_SECONDS", "1")
+    seen = on_terminal(["-np", "2", sys.executable, program], [(b"has waited", b"\n")])
+    assert b"submitted by rank 1, not by rank 0" in seen
+
+
 def test_a_line_after_the_end_of_a_bar_is_below_it(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher finds the end of the bar and the next line in two pipes, at the same time."""
     monkeypatch.setenv("NO_COLOR", "1")
