@@ -106,7 +106,7 @@ class Negotiator {
   struct Stall {
     StallReport report;
     Clock::time_point since;
-    Clock::time_point warned{};
+    Clock::time_point warned;
     bool due = false;    // a report came since the last warning
     bool fresh = false;  // a report came since the last look; reports of other nodes may follow
   };

@@ -123,7 +123,11 @@ void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
   const bool early = std::chrono::milliseconds(report.waited_ms) < options_.first_stall_warning;
   auto [found, fresh] = stalls_.try_emplace(report.name);
   auto& waiting = found->second;
-  if (fresh) waiting.since = now - std::chrono::milliseconds(report.waited_ms);
+  const auto period = options_.stall_warning;
+  if (fresh) {
+    waiting.since = now - std::chrono::milliseconds(report.waited_ms);
+    waiting.warned = waiting.since - period;
+  }
   for (const int rank : waiting.report.present) {
     if (std::find(report.present.begin(), report.present.end(), rank) == report.present.end())
       report.present.push_back(rank);
@@ -136,7 +140,6 @@ void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
     }
   }
   // A late report of a period for which a warning was already given waits for the next period.
-  const auto period = options_.stall_warning;
   const bool over = options_.stall_shutdown.count() > 0 && now - waiting.since >= options_.stall_shutdown;
   if (!over && (early || now - waiting.warned < period / 2)) return;
   waiting.fresh = waiting.fresh || !waiting.due;
