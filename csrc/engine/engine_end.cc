@@ -53,7 +53,7 @@ void ProcessSetEngine::receive_last_messages() {
     ControlMessage message;
     while (link_.control->receive(message)) {
       if (PointToPoint::is_point_to_point(message.bytes)) {
-        point_to_point_.receive(message.from, message.bytes);
+        point_to_point_.receive(message.from, std::move(message.bytes));
       } else if (!MissingRankQuery::is_of(message.bytes)) {
         negotiator_.receive(message.from, message.bytes, Clock::now());
       }

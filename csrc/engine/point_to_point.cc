@@ -7,21 +7,24 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/host/kernels.h"
 
 namespace perseus {
 
 namespace {
 
-constexpr std::size_t kInline = 4096;     // the announcement contains up to this many bytes
-constexpr std::size_t kPart = 256 << 10;  // the rest is sent in parts of this size
+constexpr std::size_t kInline = 4096;     // up to this many bytes are sent in the control channel
+constexpr std::size_t kPart = 256 << 10;  // longer messages are sent in parts of this size, which fit into caches
+constexpr int kMostParts = 32;            // if the receiver has not copied so many, the rest is sent in longer parts
+constexpr std::size_t kLongestPart = 1 << 30;
+constexpr std::size_t kLarge = 1 << 20;  // messages from this size on are received past the caches
 enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };
 
 struct Head {
   char mark;
   Kind kind;
   std::uint8_t dtype = 0;
-  std::uint8_t placed = 0;  // 1: the data lie at `place`; a peer may send any value
-  std::uint32_t unused = 0;
+  std::uint32_t laid_out = 0;  // bytes at `place`; 0: the data follow this head
   std::int64_t tag = 0;
   std::int64_t count = 0;
   std::uint64_t id = 0;
@@ -71,40 +74,45 @@ bool PointToPoint::attend() {
     }
   }
   for (std::size_t to = 0; to < outgoing_.size(); ++to) {
-    auto& queue = outgoing_[to];
-    while (!queue.empty() && !channel_.keeps_for(static_cast<int>(to))) {
+    std::size_t sent = 0;
+    while (!outgoing_[to].empty() && sent < kPart && !channel_.keeps_for(static_cast<int>(to))) {
+      sent += send_next(static_cast<int>(to));
       busy = true;
-      if (send_next(static_cast<int>(to), queue.front())) queue.pop_front();
     }
   }
   return busy;
 }
 
-// Sends the next part; returns true once the whole message is sent.
-bool PointToPoint::send_next(int to, Outgoing& message) {
+// Sends the next part of the first message to a rank. Returns the number of its bytes.
+std::size_t PointToPoint::send_next(int to) {
+  auto& queue = outgoing_[static_cast<std::size_t>(to)];
+  auto& message = queue.front();
   auto& operation = *message.operation;
-  const auto* data = static_cast<const char*>(operation.data);
+  const auto* data = static_cast<const char*>(operation.data) + message.sent;
+  const auto rest = operation.bytes() - message.sent;
+  auto& laid_out = laid_out_[static_cast<std::size_t>(to)];
+  auto bytes = std::min(rest, laid_out < kMostParts ? kPart : kLongestPart);
   Head head{.mark = kMark, .kind = Kind::part, .id = message.id};
-  std::size_t now = 0;
-  if (!message.announced) {
-    if (operation.bytes() > kInline) message.place = channel_.lay_out(to, data, operation.bytes());
+  if (!std::exchange(message.announced, true)) {
     head.kind = Kind::announcement;
     head.dtype = static_cast<std::uint8_t>(operation.dtype);
-    head.placed = message.place.has_value() ? 1 : 0;
     head.tag = operation.tag;
     head.count = operation.count;
     operation.own_dtype.copy(head.own_dtype.data(), head.own_dtype.size());
-    head.place = message.place.value_or(0);
-    now = operation.bytes() > kInline ? 0 : operation.bytes();
-    message.announced = true;
-  } else {
-    now = std::min(kPart, operation.bytes() - message.sent);
   }
-  channel_.send(to, bytes_of(head, data + message.sent, now));
-  message.sent = message.place ? operation.bytes() : message.sent + now;
-  if (message.sent < operation.bytes()) return false;
+  if (const auto place = bytes > kInline ? channel_.lay_out(to, data, bytes) : std::nullopt) {
+    head.laid_out = static_cast<std::uint32_t>(bytes);
+    head.place = *place;
+    ++laid_out;
+  } else {
+    bytes = std::min(rest, kPart);
+  }
+  channel_.send(to, bytes_of(head, data, head.laid_out > 0 ? 0 : bytes));
+  message.sent += bytes;
+  if (message.sent < operation.bytes()) return bytes;
   operation.completion.finish({});
-  return true;
+  queue.pop_front();
+  return bytes;
 }
 
 void PointToPoint::expect(std::shared_ptr<PointToPointOp> operation) {
@@ -133,32 +141,50 @@ void PointToPoint::match(const std::shared_ptr<Incoming>& message, std::shared_p
   }
   message->operation = std::move(operation);
   message->operation->completion.number = message->from;
-  if (message->place) {
-    take_from_place(*message, *message->place);
-  } else if (!message->kept.empty()) {
-    const auto kept = std::exchange(message->kept, {});
-    message->came = 0;
-    add(*message, kept.data(), kept.size());
+  std::size_t at = 0;
+  for (const auto& part : std::exchange(message->kept, {})) {
+    deliver(*message, at, part);
+    at += part.bytes;
   }
   finish_if_complete(message);
 }
 
-void PointToPoint::add(Incoming& message, const char* data, std::size_t bytes) {
-  if (message.came + bytes > message.bytes()) throw Error(ErrorKind::transport, "a message is longer than announced");
-  if (!message.operation) {
-    message.kept.append(data, bytes);
-  } else if (bytes > 0) {
-    std::memcpy(static_cast<char*>(message.operation->data) + message.came, data, bytes);
-  }
-  message.came += bytes;
+PointToPoint::Part PointToPoint::part_of(std::string frame) {
+  Head head;
+  std::memcpy(&head, frame.data(), sizeof head);
+  if (head.laid_out > 0) return {{}, head.place, head.laid_out};
+  const auto bytes = frame.size() - sizeof head;
+  return {std::move(frame), std::nullopt, bytes};
 }
 
-void PointToPoint::take_from_place(Incoming& message, std::uint64_t place) {
-  const auto* data = channel_.find(message.from, place, message.bytes());
+void PointToPoint::add(Incoming& message, Part part) {
+  if (part.bytes > message.bytes() - message.came) {
+    throw Error(ErrorKind::transport, "a message is longer than announced");
+  }
+  const auto at = message.came;
+  message.came += part.bytes;
+  if (message.operation) {
+    deliver(message, at, part);
+  } else if (part.bytes > 0) {
+    message.kept.push_back(std::move(part));
+  }
+}
+
+// Copies a part to its destination, from byte `at` of the message on.
+void PointToPoint::deliver(const Incoming& message, std::size_t at, const Part& part) {
+  const void* data =
+      part.place ? channel_.find(message.from, *part.place, part.bytes) : part.frame.data() + sizeof(Head);
   if (data == nullptr)
     throw Error(ErrorKind::transport, "the data of a message are in memory that this rank cannot map");
-  add(message, static_cast<const char*>(data), message.bytes());
-  return_place(message.from, place);
+  const auto store = message.bytes() >= kLarge ? host::Store::streaming : host::Store::cached;
+  host::copy(static_cast<std::byte*>(message.operation->data) + at, data, part.bytes, store);
+  if (part.place) return_place(message.from, *part.place);
+}
+
+void PointToPoint::return_parts(const Incoming& message) {
+  for (const auto& part : message.kept) {
+    if (part.place) return_place(message.from, *part.place);
+  }
 }
 
 // Tells the sender that its memory is free again.
@@ -186,7 +212,7 @@ void PointToPoint::refuse(const Incoming& message, PointToPointOp& operation) {
           shape_text(message.dtype, message.count, message.own_dtype) + ", " + rank_text(channel_.rank()) +
           " has room for " + shape_text(operation.dtype, operation.count, operation.own_dtype) +
           "; both must be the same. All further messages between these ranks fail: make a new group to go on"};
-  if (message.place) return_place(peer, *message.place);
+  return_parts(message);
   operation.completion.finish(reason);
   if (over_.ok() && peer != channel_.rank()) {
     const Head head{.mark = kMark, .kind = Kind::refusal};
@@ -215,21 +241,22 @@ void PointToPoint::end_messages(int peer, Status reason) {
   }
   std::erase_if(arrived_, [&](const auto& message) {
     if (message->from != peer) return false;
-    if (message->place) return_place(peer, *message->place);
+    return_parts(*message);
     return true;
   });
   fail_hopeless();
 }
 
-void PointToPoint::receive(int from, const std::string& bytes) {
+void PointToPoint::receive(int from, std::string bytes) {
   if (bytes.size() < sizeof(Head)) throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
   switch (static_cast<Kind>(bytes[1])) {
-    case Kind::announcement: return hear_announcement(from, bytes);
-    case Kind::part: return hear_part(from, bytes);
+    case Kind::announcement: return hear_announcement(from, std::move(bytes));
+    case Kind::part: return hear_part(from, std::move(bytes));
     case Kind::taken: {
       Head head;
       std::memcpy(&head, bytes.data(), sizeof head);
       channel_.take_back(head.place);
+      --laid_out_[static_cast<std::size_t>(from)];
       return;
     }
     case Kind::leaving: return receive_leaving(from);
@@ -238,7 +265,7 @@ void PointToPoint::receive(int from, const std::string& bytes) {
   throw Error(ErrorKind::transport, "a message between two ranks makes no sense");
 }
 
-void PointToPoint::hear_announcement(int from, std::string_view bytes) {
+void PointToPoint::hear_announcement(int from, std::string bytes) {
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
   if (head.dtype >= kDTypeCount || head.count < 0) {
@@ -251,13 +278,13 @@ void PointToPoint::hear_announcement(int from, std::string_view bytes) {
   message->count = head.count;
   message->own_dtype.assign(head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0'));
   message->id = head.id;
-  if (head.placed != 0) message->place = head.place;
+  auto part = part_of(std::move(bytes));
   if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
-    if (message->place) return_place(from, *message->place);
+    if (part.place) return_place(from, *part.place);
     return;
   }
-  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
-  if (!message->place && message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
+  add(*message, std::move(part));
+  if (message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
 
   const auto fits = [&](const auto& operation) {
     return (operation->peer == PointToPointOp::kAnybody || operation->peer == from) && operation->tag == message->tag;
@@ -289,17 +316,21 @@ bool PointToPoint::expects() const {
          std::any_of(coming_.begin(), coming_.end(), [](const auto& queue) { return !queue.empty(); });
 }
 
-void PointToPoint::hear_part(int from, std::string_view bytes) {
-  if (!ended_[static_cast<std::size_t>(from)].ok()) return;
-  auto& coming = coming_[static_cast<std::size_t>(from)];
+void PointToPoint::hear_part(int from, std::string bytes) {
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
+  auto part = part_of(std::move(bytes));
+  if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
+    if (part.place) return_place(from, *part.place);
+    return;
+  }
+  auto& coming = coming_[static_cast<std::size_t>(from)];
   // The parts of one message arrive in order, one message at a time.
   if (coming.empty() || coming.front()->id != head.id) {
     throw Error(ErrorKind::transport, "a part came of a message that was not announced");
   }
   const auto message = coming.front();
-  add(*message, bytes.data() + sizeof head, bytes.size() - sizeof head);
+  add(*message, std::move(part));
   if (message->came < message->bytes()) return;
   coming.pop_front();
   look_where_needed();

@@ -34,10 +34,11 @@ struct PointToPointOp {
   std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
 };
 
-// A send never waits for its receive: small data are a part of the announcement. Larger data stay in memory that the
-// receiver can map until it has copied them, or are sent in parts if there is no such memory. Ranks that first send and
-// then receive therefore cannot block each other. Messages of one sender with one tag are received in the order in
-// which they were sent, by receives in the order in which they were posted.
+// A send never waits for its receive. A message is sent in parts. The first part comes with the announcement. Small
+// parts are sent in the control channel. Larger parts stay in memory that the receiver can map until it has copied
+// them, or are sent in the control channel if there is no such memory. Ranks that first send and then receive therefore
+// cannot block each other. Messages of one sender with one tag are received in the order in which they were sent, by
+// receives in the order in which they were posted.
 //
 // A message that does not fit its receive fails the receive, and ends the messages between the two ranks: all further
 // sends and receives of both fail with the same text. The sender has continued by then, so it logs the error, too. If
@@ -51,6 +52,7 @@ class PointToPoint {
       : channel_(channel),
         world_ranks_(world_ranks),
         outgoing_(world_ranks.size()),
+        laid_out_(world_ranks.size()),
         coming_(world_ranks.size()),
         ended_(world_ranks.size()) {}
 
@@ -59,9 +61,11 @@ class PointToPoint {
   // Throws the reason given to close().
   void post(std::shared_ptr<PointToPointOp> operation);
 
-  // Takes what was posted, and sends as much as the channel has room for. Returns true if anything happened.
+  // Takes what was posted, and sends to each rank as much as the channel has room for, at most about one large part: a
+  // receiver that waits returns the memory of a part before the next but one is laid out. Returns true if anything
+  // happened.
   bool attend();
-  void receive(int from, const std::string& bytes);
+  void receive(int from, std::string bytes);
 
   bool has_outgoing() const;
   // Returns true if a message, or the rest of one, is expected.
@@ -84,10 +88,15 @@ class PointToPoint {
 
   struct Outgoing {
     std::shared_ptr<PointToPointOp> operation;
-    std::optional<std::uint64_t> place;  // address of the data for the receiver
     std::uint64_t id = 0;
     std::size_t sent = 0;
     bool announced = false;
+  };
+  // A part of a message that has arrived. Its data follow the head in `frame`, or lie at a place of the sender.
+  struct Part {
+    std::string frame;
+    std::optional<std::uint64_t> place;
+    std::size_t bytes = 0;
   };
   // A message that is arriving or has arrived. Its data are written to their destination as soon as that is known.
   struct Incoming {
@@ -97,22 +106,23 @@ class PointToPoint {
     std::int64_t count = 0;
     std::string own_dtype;
     std::uint64_t id = 0;
-    std::optional<std::uint64_t> place;
-    std::string kept;                           // data that arrived before the receive was posted
-    std::size_t came = 0;                       // bytes
+    std::vector<Part> kept;                     // parts that arrived before the receive was posted
+    std::size_t came = 0;                       // bytes, also those of kept parts
     std::shared_ptr<PointToPointOp> operation;  // the receive, once posted
 
     std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
   };
 
-  bool send_next(int to, Outgoing& message);
+  std::size_t send_next(int to);
   void expect(std::shared_ptr<PointToPointOp> operation);
   void match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation);
-  void add(Incoming& message, const char* data, std::size_t bytes);
-  void take_from_place(Incoming& message, std::uint64_t place);
+  static Part part_of(std::string frame);
+  void add(Incoming& message, Part part);
+  void deliver(const Incoming& message, std::size_t at, const Part& part);
+  void return_parts(const Incoming& message);
   void finish_if_complete(const std::shared_ptr<Incoming>& message);
-  void hear_announcement(int from, std::string_view bytes);
-  void hear_part(int from, std::string_view bytes);
+  void hear_announcement(int from, std::string bytes);
+  void hear_part(int from, std::string bytes);
   void receive_leaving(int from);
   void hear_refusal(int from, std::string_view bytes);
   void refuse(const Incoming& message, PointToPointOp& operation);
@@ -128,6 +138,7 @@ class PointToPoint {
   const std::vector<int>& world_ranks_;
   std::uint64_t next_id_ = 1;
   std::vector<std::deque<Outgoing>> outgoing_;                 // by receiver
+  std::vector<int> laid_out_;                                  // by receiver: parts that it has not copied yet
   std::deque<std::shared_ptr<PointToPointOp>> expected_;       // receives that no message has arrived for
   std::deque<std::shared_ptr<Incoming>> arrived_;              // messages without a receive
   std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: messages with missing parts

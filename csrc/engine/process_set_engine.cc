@@ -211,7 +211,7 @@ bool ProcessSetEngine::receive(Clock::time_point now) {
   while ((broken_.ok() || !point_to_point_.is_over()) && link_.control->receive(message)) {
     any = true;
     if (PointToPoint::is_point_to_point(message.bytes)) {
-      point_to_point_.receive(message.from, message.bytes);
+      point_to_point_.receive(message.from, std::move(message.bytes));
     } else if (MissingRankQuery::is_of(message.bytes)) {
       stalls_.receive(message.from, message.bytes, now);
     } else if (broken_.ok()) {

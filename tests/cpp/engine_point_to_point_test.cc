@@ -1,8 +1,15 @@
 // Tests that point-to-point messages match by sender and tag, in order, for any size and order of the calls.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -183,6 +190,164 @@ TEST(PointToPoint, MessagesSentBeforeAShutdownCanBeReceived) {
       engine.close(kGrace);
     });
   }
+}
+
+// One of two ranks that share memory of a limited size. The test passes messages on by hand.
+class SharedMemoryChannel final : public ControlChannel {
+ public:
+  SharedMemoryChannel(int rank, std::size_t room) : rank_(rank), room_(room) {}
+
+  void connect(SharedMemoryChannel& peer) { peer_ = &peer; }
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  void send(int /*to*/, std::string bytes) override { peer_->inbox_.push_back(std::move(bytes)); }
+  bool keeps_for(int /*to*/) const override { return peer_->inbox_.size() > kMostUnread; }
+  bool receive(ControlMessage& message) override {
+    if (inbox_.empty()) return false;
+    message = {1 - rank_, std::move(inbox_.front())};
+    inbox_.pop_front();
+    return true;
+  }
+  std::optional<std::uint64_t> lay_out(int /*to*/, const void* data, std::size_t bytes) override {
+    if (laid_out() + bytes > room_) return std::nullopt;
+    memory_.emplace(next_place_, std::string(static_cast<const char*>(data), bytes));
+    most_ = std::max(most_, laid_out());
+    return next_place_++;
+  }
+  void take_back(std::uint64_t place) override { memory_.erase(place); }
+  const void* find(int /*from*/, std::uint64_t place, std::size_t bytes) override {
+    const auto found = peer_->memory_.find(place);
+    return found != peer_->memory_.end() && found->second.size() >= bytes ? found->second.data() : nullptr;
+  }
+  Doorbell& doorbell() override { return doorbell_; }
+  bool needs_polling() const override { return false; }
+
+  std::size_t laid_out() const {
+    return std::accumulate(memory_.begin(), memory_.end(), std::size_t{0},
+                           [](std::size_t sum, const auto& each) { return sum + each.second.size(); });
+  }
+  std::size_t most_laid_out() const { return most_; }
+
+ private:
+  static constexpr std::size_t kMostUnread = 40;
+
+  int rank_;
+  std::size_t room_;
+  SharedMemoryChannel* peer_ = nullptr;
+  std::deque<std::string> inbox_;
+  std::map<std::uint64_t, std::string> memory_;
+  std::uint64_t next_place_ = 1;
+  std::size_t most_ = 0;
+  Doorbell doorbell_;
+};
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Two ranks with their messages, without engines.
+struct TwoRanks {
+  explicit TwoRanks(std::size_t room = 64 * kMiB) : channels{{{0, room}, {1, room}}} {
+    channels[0].connect(channels[1]);
+    channels[1].connect(channels[0]);
+  }
+
+  std::shared_ptr<PointToPointOp> post(bool outgoing, std::vector<std::int64_t>& data) {
+    auto operation = std::make_shared<PointToPointOp>();
+    operation->outgoing = outgoing;
+    operation->peer = outgoing ? 1 : 0;
+    operation->data = data.data();
+    operation->dtype = DType::int64;
+    operation->count = static_cast<std::int64_t>(data.size());
+    messages[outgoing ? 0 : 1].post(operation);
+    return operation;
+  }
+
+  // Runs one cycle of a rank. Returns true if anything happened.
+  bool cycle(int rank) {
+    bool busy = messages[static_cast<std::size_t>(rank)].attend();
+    for (ControlMessage message; channels[static_cast<std::size_t>(rank)].receive(message); busy = true) {
+      messages[static_cast<std::size_t>(rank)].receive(message.from, std::move(message.bytes));
+    }
+    return busy;
+  }
+  void cycle_both() {
+    for (bool busy = true; busy;) {
+      busy = cycle(0);
+      busy = cycle(1) || busy;
+    }
+  }
+
+  std::vector<int> world_ranks{0, 1};
+  std::array<SharedMemoryChannel, 2> channels;
+  std::array<PointToPoint, 2> messages{{{channels[0], world_ranks}, {channels[1], world_ranks}}};
+};
+
+std::vector<std::int64_t> ascending(std::size_t count) {
+  std::vector<std::int64_t> values(count);
+  std::iota(values.begin(), values.end(), 1);
+  return values;
+}
+
+// Memory that a part has used is still in a cache when the next part is copied to it.
+TEST(PointToPoint, ALongMessageToAWaitingReceiverUsesTheMemoryOfTwoParts) {
+  TwoRanks ranks;
+  auto sent = ascending(8 * kMiB / sizeof(std::int64_t) + 3);
+  std::vector<std::int64_t> received(sent.size());
+  const auto receive = ranks.post(false, received);
+  const auto send = ranks.post(true, sent);
+  ranks.cycle_both();
+  EXPECT_TRUE(send->completion.done() && receive->completion.done());
+  EXPECT_EQ(received, sent);
+  EXPECT_LE(ranks.channels[0].most_laid_out(), kMiB / 2);
+  EXPECT_EQ(ranks.channels[0].laid_out(), 0U);
+}
+
+TEST(PointToPoint, ALongMessageWaitsForItsReceiveInSharedMemoryAndInTheChannel) {
+  for (const auto room : {std::size_t{0}, 3 * kMiB, 64 * kMiB}) {
+    TwoRanks ranks(room);
+    auto sent = ascending(8 * kMiB / sizeof(std::int64_t) + 3);
+    const auto expected = sent;
+    const auto send = ranks.post(true, sent);
+    ranks.cycle_both();
+    EXPECT_TRUE(send->completion.done());
+    sent.assign(sent.size(), -1);
+    std::vector<std::int64_t> received(sent.size());
+    const auto receive = ranks.post(false, received);
+    ranks.cycle_both();
+    EXPECT_TRUE(receive->completion.done());
+    EXPECT_EQ(received, expected) << room;
+    EXPECT_EQ(ranks.channels[0].laid_out(), 0U);
+  }
+}
+
+// The receiver may execute a long collective meanwhile, in which it reads no messages.
+TEST(PointToPoint, ASendDoesNotWaitForAReceiverThatReadsNoMessages) {
+  TwoRanks ranks;
+  auto sent = ascending(32 * kMiB / sizeof(std::int64_t));
+  const auto send = ranks.post(true, sent);
+  while (ranks.cycle(0)) {
+  }
+  EXPECT_TRUE(send->completion.done());
+  std::vector<std::int64_t> received(sent.size());
+  const auto receive = ranks.post(false, received);
+  ranks.cycle_both();
+  EXPECT_TRUE(receive->completion.done());
+  EXPECT_EQ(received, sent);
+}
+
+// A receiver refuses a message in the middle: the sender gets back the memory of all parts, also of those on their way.
+TEST(PointToPoint, TheMemoryOfARefusedMessageIsReturned) {
+  TwoRanks ranks;
+  auto sent = ascending(4 * kMiB / sizeof(std::int64_t));
+  std::vector<std::int64_t> too_short(10);
+  const auto send = ranks.post(true, sent);
+  for (int part = 0; part < 3; ++part) ranks.cycle(0);
+  ranks.cycle(1);
+  ranks.cycle(0);
+  const auto receive = ranks.post(false, too_short);
+  ranks.cycle_both();
+  EXPECT_EQ(receive->completion.status().kind(), ErrorKind::disagreement);
+  EXPECT_EQ(send->completion.status().kind(), ErrorKind::disagreement);
+  EXPECT_EQ(ranks.channels[0].laid_out(), 0U);
 }
 
 TEST(PointToPoint, AWaitCanHaveALimit) {

@@ -56,8 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     messages.attend();
     while (!input.empty()) {
       const int from = input.below(3);
-      const auto bytes = input.text();
-      if (PointToPoint::is_point_to_point(bytes)) messages.receive(from, bytes);
+      auto bytes = input.text();
+      if (PointToPoint::is_point_to_point(bytes)) messages.receive(from, std::move(bytes));
       if (input.below(8) == 0) post(messages, memory[2], false, from, input.below(4));
       messages.attend();
     }
