@@ -1,11 +1,14 @@
 // Gives a process its rank and exchanges a few bytes among all ranks before any transport exists.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace perseus {
+
+class LocalRendezvous;
 
 class Bootstrap {
  public:
@@ -19,6 +22,10 @@ class Bootstrap {
   // Gathers the bytes of every rank, by rank. Collective over all ranks. Throws Error(peer_lost | timed_out |
   // transport).
   virtual std::vector<std::string> allgather(std::string_view mine) = 0;
+
+  // Returns the connections of a job whose ranks have met on one host, or null. Others may use them between two calls
+  // of allgather(). Once they are a watch, allgather() is over.
+  virtual std::shared_ptr<LocalRendezvous> rendezvous() { return nullptr; }
 
   // Call in a forked child: closes what would keep a connection open after the parent's end.
   virtual void close_after_fork() {}

@@ -37,6 +37,6 @@ int size_of(const LocalJob& job) { return job.selection.empty() ? job.size : sta
 }  // namespace
 
 LocalBootstrap::LocalBootstrap(const LocalJob& job)
-    : rendezvous_(address_of(job), rank_of(job), size_of(job), job.start_timeout) {}
+    : rendezvous_(std::make_shared<LocalRendezvous>(address_of(job), rank_of(job), size_of(job), job.start_timeout)) {}
 
 }  // namespace perseus

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,13 +27,14 @@ class LocalBootstrap final : public Bootstrap {
   explicit LocalBootstrap(const LocalJob& job);
 
   std::string_view name() const override { return "local"; }
-  int rank() const override { return rendezvous_.rank(); }
-  int size() const override { return rendezvous_.size(); }
-  std::vector<std::string> allgather(std::string_view mine) override { return rendezvous_.allgather(mine); }
-  void close_after_fork() override { rendezvous_.close_after_fork(); }
+  int rank() const override { return rendezvous_->rank(); }
+  int size() const override { return rendezvous_->size(); }
+  std::vector<std::string> allgather(std::string_view mine) override { return rendezvous_->allgather(mine); }
+  std::shared_ptr<LocalRendezvous> rendezvous() override { return rendezvous_; }
+  void close_after_fork() override { rendezvous_->close_after_fork(); }
 
  private:
-  LocalRendezvous rendezvous_;
+  std::shared_ptr<LocalRendezvous> rendezvous_;
 };
 
 }  // namespace perseus

@@ -149,15 +149,18 @@ void LocalRendezvous::join(const std::string& name, std::string_view secret, Dea
   if (!refusal.empty()) throw Error(ErrorKind::timed_out, refusal);
 }
 
-void LocalRendezvous::check(IoResult result, int peer) const {
+void LocalRendezvous::check(IoResult result, int peer) {
   switch (result) {
     case IoResult::ok: return;
     case IoResult::closed:
-      throw Error(ErrorKind::peer_lost, "local rank " + std::to_string(peer) + " ended while the job was starting");
+      failed_.emplace(ErrorKind::peer_lost, "local rank " + std::to_string(peer) + " ended while the job was starting");
+      break;
     case IoResult::late:
-      throw Error(ErrorKind::timed_out, "local rank " + std::to_string(peer) + " did not answer within " +
-                                            seconds_text(limit_) + " while the job was starting");
+      failed_.emplace(ErrorKind::timed_out, "local rank " + std::to_string(peer) + " did not answer within " +
+                                                seconds_text(limit_) + " while the job was starting");
+      break;
   }
+  throw Error(*failed_);
 }
 
 void LocalRendezvous::check_cancelled() const {
@@ -167,6 +170,7 @@ void LocalRendezvous::check_cancelled() const {
 }
 
 std::vector<std::string> LocalRendezvous::allgather(std::string_view mine) {
+  if (failed_) throw Error(*failed_);
   const auto end = deadline();
   std::vector<std::string> all(static_cast<std::size_t>(size_));
   if (rank_ != 0) {
@@ -184,30 +188,54 @@ std::vector<std::string> LocalRendezvous::allgather(std::string_view mine) {
   return all;
 }
 
+void LocalRendezvous::agree(std::string_view what, const std::string& failure) {
+  const auto all = allgather(failure);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].empty()) {
+      throw Error(ErrorKind::unavailable, std::string(what) + " of local rank " + std::to_string(r) + ": " + all[r]);
+    }
+  }
+}
+
+// If this rank lacks descriptors, `lack` says so and `fd` stays empty. The exchange continues, because other ranks may
+// use the connections afterwards.
+void LocalRendezvous::receive_fd_of(int peer, int socket, UniqueFd& fd, Deadline deadline, std::string& lack) {
+  try {
+    check(receive_fd(socket, fd, deadline), peer);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::unavailable) throw;
+    lack = error.what();
+  }
+}
+
 std::vector<UniqueFd> LocalRendezvous::exchange_fds(int mine) {
+  if (failed_) throw Error(*failed_);
   const auto end = deadline();
   std::vector<UniqueFd> all(static_cast<std::size_t>(size_));
+  std::string lack;
   char received = 0;
   make_room_for_descriptors(all.size() + kSpareDescriptors);
   if (rank_ != 0) {
-    check(send_fd(sockets_[0].get(), mine, end), 0);
-    for (auto& fd : all) check(receive_fd(sockets_[0].get(), fd, end), 0);
-    check(send_all(sockets_[0].get(), &received, sizeof received, end), 0);
+    const int first = sockets_[0].get();
+    check(send_fd(first, mine, end), 0);
+    for (auto& fd : all) receive_fd_of(0, first, fd, end, lack);
+    check(send_all(first, &received, sizeof received, end), 0);
+    agree("descriptors", lack);
     return all;
   }
   all[0].reset(fcntl(mine, F_DUPFD_CLOEXEC, 0));
-  if (!all[0])
-    throw Error(ErrorKind::transport, std::string("cannot duplicate a descriptor: ") + system_error_text(errno));
+  if (!all[0]) lack = std::string("cannot duplicate a descriptor: ") + system_error_text(errno);
   for (int r = 1; r < size_; ++r) {
-    check(receive_fd(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
+    receive_fd_of(r, sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end, lack);
   }
   // The kernel limits the descriptors of a user that were sent and not received yet, so each rank gets its own once the
   // rank before it has received all.
   for (int r = 1; r < size_; ++r) {
     const int socket = sockets_[static_cast<std::size_t>(r)].get();
-    for (const auto& fd : all) check(send_fd(socket, fd.get(), end), r);
+    for (const auto& fd : all) check(send_fd(socket, fd ? fd.get() : mine, end), r);
     check(receive_all(socket, &received, sizeof received, end), r);
   }
+  agree("descriptors", lack);
   return all;
 }
 

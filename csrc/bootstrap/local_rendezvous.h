@@ -3,10 +3,12 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "bootstrap/authenticated_listener.h"
 #include "bootstrap/liveness.h"
 #include "bootstrap/local_socket.h"
@@ -37,15 +39,22 @@ class LocalRendezvous {
   // Gathers the bytes of every rank, by rank. Throws Error(peer_lost | timed_out).
   std::vector<std::string> allgather(std::string_view mine);
 
-  // Gathers the file descriptors of every rank, by rank. The rank's own is duplicated.
+  // Throws Error(unavailable) on all ranks if one of them passes a text: its failure in a step of `what`, which all
+  // ranks take together.
+  void agree(std::string_view what, const std::string& failure);
+
+  // Gathers the file descriptors of every rank, by rank. The rank's own is duplicated. Throws Error(unavailable) on all
+  // ranks if one of them lacks descriptors.
   std::vector<UniqueFd> exchange_fds(int mine);
 
-  // Turns the connections into a watch; no other call is allowed afterwards. `world_ranks[r]` is the world rank of rank
-  // r.
+  // Turns the connections into a watch; only the calls below are allowed afterwards. `world_ranks[r]` is the world rank
+  // of rank r.
   void watch(Liveness& liveness, const std::vector<int>& world_ranks);
 
   // Returns the watch that watch() has made, or null.
   Watch* watch_connections() const { return watch_.get(); }
+  // Ends the watch, and closes its connections.
+  void end_watch() { watch_.reset(); }
 
   // Announces an orderly shutdown. Without it the other ranks take the end of this rank for a death.
   void announce_shutdown();
@@ -57,7 +66,8 @@ class LocalRendezvous {
   [[noreturn]] void give_up(int come);
   void refuse(const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
-  void check(IoResult result, int peer) const;
+  void check(IoResult result, int peer);
+  void receive_fd_of(int peer, int socket, UniqueFd& fd, Deadline deadline, std::string& lack);
   void check_cancelled() const;
   Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
 
@@ -66,6 +76,7 @@ class LocalRendezvous {
   std::chrono::milliseconds limit_;
   int cancel_fd_;
   std::vector<UniqueFd> sockets_;  // the first rank: by rank, its own is empty; other ranks: only the first rank's
+  std::optional<Error> failed_;    // the connections are in an unknown state, so that later calls fail, too
   std::unique_ptr<Watch> watch_;
 };
 

@@ -51,6 +51,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   topology_ = std::make_unique<Topology>(Topology::discover(*bootstrap_));
   if (bootstrap.rendezvous && bootstrap.rendezvous->lost >= 0) end_exchanges_when_lost(bootstrap.rendezvous->lost);
   auto options_of_fabric = fabric_options(config_, bootstrap);
+  options_of_fabric.rendezvous = bootstrap_->rendezvous();
   bool watches_hosts = false;
   options_of_fabric.watch_hosts = [&](bool local_watch) {
     watches_hosts = true;
@@ -61,8 +62,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   const bool needs_watch = topology_->size() > 1 && (topology_->host_count() > 1 || !fabric_->watches_host());
   if (needs_watch && !watches_hosts) watch_hosts_by(fabric_->watches_host());
   if (topology_->size() > 1) {
-    const std::vector<Watch*> watches{fabric_->local_watch(), host_watch_.get()};
-    stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), watches, *liveness_);
+    stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), *liveness_);
   }
   liveness_->on_lost([this] {
     std::scoped_lock lock(mutex_);
@@ -76,6 +76,8 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   if (everybody.size() > 1) options.autotune = autotune_options(config_);
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
   auto engine = make_engine(everybody, exchange, options);
+  fabric_->start_watch();  // the bootstrap, which may use the same connections, is over
+  if (stall_watch_) stall_watch_->start({fabric_->local_watch(), host_watch_.get()});
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(engine)};
   log(LogLevel::info, description());

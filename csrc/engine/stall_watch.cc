@@ -43,11 +43,9 @@ bool contains(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness,
-                       milliseconds patience)
+StallWatch::StallWatch(const Topology& topology, bool has_local_watch, Liveness& liveness, milliseconds patience)
     : rank_(topology.rank()),
       topology_(topology),
-      watches_(std::move(watches)),
       liveness_(liveness),
       patience_(patience),
       query_(
@@ -62,14 +60,20 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, std::vect
             milliseconds time{0};
             for (const auto* watch : watches_) time = std::max(time, watch->round_trip(neighbour));
             return time;
-          }) {
-  std::erase(watches_, nullptr);
+          }) {}
+
+void StallWatch::start(std::vector<Watch*> watches) {
+  std::erase(watches, nullptr);
   std::vector<int> neighbours;
-  for (const auto* watch : watches_) {
+  for (const auto* watch : watches) {
     const auto those = watch->neighbours();
     neighbours.insert(neighbours.end(), those.begin(), those.end());
   }
-  query_.set_neighbours(std::move(neighbours));
+  {
+    const std::scoped_lock lock(mutex_);
+    query_.set_neighbours(std::move(neighbours));
+    watches_ = std::move(watches);
+  }
   thread_ = start_thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
   for (auto* watch : watches_) watch->listen([this](int from, std::string_view words) { receive(from, words); });

@@ -28,14 +28,17 @@ namespace perseus {
 // watches; it also answers their probes.
 class StallWatch {
  public:
-  // `watches` connect to the ranks of this host and of other hosts; null if there are none. They outlive this.
   // `patience` is the time that a rank has to answer. A running process answers at once, but on few cores its thread
   // may have to wait for a core.
-  StallWatch(const Topology& topology, bool has_local_watch, std::vector<Watch*> watches, Liveness& liveness,
+  StallWatch(const Topology& topology, bool has_local_watch, Liveness& liveness,
              std::chrono::milliseconds patience = std::chrono::seconds(2));
   ~StallWatch();
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
+
+  // Starts the thread. `watches` connect to the ranks of this host and of other hosts; null if there are none. They
+  // outlive this.
+  void start(std::vector<Watch*> watches);
 
   // Registers a new engine. All its ranks must register their engines in the same order. The watch lasts as long as the
   // engine keeps the returned object.

@@ -19,9 +19,14 @@ namespace {
 std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
                                      const FabricOptions& options) {
   if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
-  auto rendezvous = std::make_unique<LocalRendezvous>(address, topology.local_rank(), topology.local_size(),
+  if (options.rendezvous && options.rendezvous->size() == topology.local_size()) {
+    return shm::ShmFabric::create(options.rendezvous, topology.local_ranks(), liveness, options);
+  }
+  auto rendezvous = std::make_shared<LocalRendezvous>(address, topology.local_rank(), topology.local_size(),
                                                       options.start_timeout, options.cancel_fd);
-  return shm::ShmFabric::create(std::move(rendezvous), topology.local_ranks(), liveness, options);
+  auto fabric = shm::ShmFabric::create(std::move(rendezvous), topology.local_ranks(), liveness, options);
+  fabric->start_watch();
+  return fabric;
 }
 
 // Makes the fabric inside this rank's host. Returns null on all ranks if the ranks of any host cannot share memory;

@@ -63,6 +63,9 @@ class Fabric {
   // Returns true if the first rank of each host learns at once that another rank of its host has ended.
   virtual bool watches_host() const { return false; }
 
+  // Starts the watch of a fabric that uses FabricOptions::rendezvous. Other fabrics have started it.
+  virtual void start_watch() {}
+
   // Returns this rank's end of that watch, or null, also on a host's only rank.
   virtual Watch* local_watch() const { return nullptr; }
 
@@ -99,6 +102,9 @@ struct FabricOptions {
   bool tunable = false;                // set_chunk_bytes() may raise chunk_bytes
   std::chrono::microseconds spin{30};  // longest time for which a wait polls before it sleeps
   std::chrono::milliseconds start_timeout{60'000};
+  // Connects the ranks of a job that are all on one host; null: the transport of the host makes connections of its own.
+  // The watch uses the same connections: call start_watch() once nobody else needs them.
+  std::shared_ptr<LocalRendezvous> rendezvous = {};
   int cancel_fd = -1;          // a descriptor that becomes readable if some ranks will never start
   std::string python_prefix;   // sys.prefix: wheels put libraries below it
   std::string oneccl_library;  // the path of oneCCL; empty: search for it

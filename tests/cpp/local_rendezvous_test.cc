@@ -275,6 +275,31 @@ TEST(LocalRendezvous, TooFewDescriptorsAreNamed) {
   })));
 }
 
+// The bootstrap uses the connections afterwards, and tells all ranks the reason.
+TEST(LocalRendezvous, ALackOfDescriptorsIsReportedOnAllRanksAndLeavesTheConnectionsUsable) {
+  constexpr int kSize = 3;
+  for (int lacking = 0; lacking < kSize; ++lacking) {
+    const auto address = random_rendezvous_address();
+    std::vector<int> children;
+    for (int r = 0; r < kSize; ++r) {
+      children.push_back(fork_rank([&] {
+        LocalRendezvous rendezvous(address, r, kSize, seconds(60));
+        if (r == lacking) {
+          const auto next = UniqueFd(dup(0));
+          const auto most = static_cast<rlim_t>(next.get()) + 1;  // room for one
+          const rlimit limit{most, most};
+          ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        }
+        const auto [kind, text] = error_of([&] { rendezvous.exchange_fds(0); });
+        EXPECT_EQ(kind, ErrorKind::unavailable);
+        EXPECT_EQ(text.find("descriptors of local rank " + std::to_string(lacking) + ": "), 0U) << text;
+        EXPECT_EQ(rendezvous.allgather(std::to_string(r)), (std::vector<std::string>{"0", "1", "2"}));
+      }));
+    }
+    for (const int child : children) EXPECT_TRUE(ended_well(child));
+  }
+}
+
 TEST(LocalRendezvous, TheLimitOfDescriptorsIsRaised) {
   EXPECT_TRUE(ended_well(fork_rank([] {
     const rlimit low{64, 128};

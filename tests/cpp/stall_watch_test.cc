@@ -37,8 +37,8 @@ class WatchedRank {
  public:
   WatchedRank(int rank, int size, std::vector<Watch::Peer> peers)
       : watch_(std::move(peers), /*forwards=*/rank == 0, liveness_, "watch", rank),
-        stalls_(Topology(rank, std::vector<int>(static_cast<std::size_t>(size), 0)), true, {&watch_}, liveness_,
-                kPatience) {
+        stalls_(Topology(rank, std::vector<int>(static_cast<std::size_t>(size), 0)), true, liveness_, kPatience) {
+    stalls_.start({&watch_});
     liveness_.on_lost([this] { lost_.set_value(); });
     std::vector<int> everybody(static_cast<std::size_t>(size));
     std::iota(everybody.begin(), everybody.end(), 0);

@@ -123,3 +123,19 @@ def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any
         assert "UnavailableError" in facts["failed"]["kinds"], facts
         assert "rank 1: no further thread can be started" in facts["failed"]["text"], facts
         assert (facts["id"], facts["sum"]) == (1, 2.0), facts
+
+
+def test_a_job_needs_less_than_three_descriptors_per_rank(run: Any) -> None:
+    """The first rank of a host has two for each other rank: its connection, and the one for descriptors of memory."""
+    ranks, spare = 12, 8
+    world = run(
+        ranks,
+        f"""
+        if rank == 0:
+            limit = len(os.listdir("/proc/self/fd")) - 1 + 2 * {ranks} + {spare}
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        start()
+        still_works()
+        """,
+    )
+    assert world.code == 0, world.output

@@ -57,6 +57,7 @@ class ClusterFabric final : public Fabric {
   void make_progress() override { cross_->make_progress(); }
 
   bool watches_host() const override { return true; }
+  void start_watch() override { local_->start_watch(); }
   Watch* local_watch() const override { return local_->local_watch(); }
   void announce_shutdown() override {
     local_->announce_shutdown();

@@ -17,6 +17,8 @@ namespace perseus::shm {
 
 namespace {
 
+constexpr const char* kWhat = "shared memory";
+
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr std::size_t kMostBytes = 64 * kGiB;
@@ -45,16 +47,6 @@ std::size_t address_space_per_rank(int ranks) {
 }
 
 std::string size_text(std::size_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
-
-// Throws on all ranks if a step that all ranks take together has failed on one of them.
-void agree(LocalRendezvous& rendezvous, const std::string& failure) {
-  const auto all = rendezvous.allgather(failure);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty()) {
-      throw Error(ErrorKind::unavailable, "shared memory of local rank " + std::to_string(r) + ": " + all[r]);
-    }
-  }
-}
 
 std::size_t agree_on_bytes(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note) {
   const auto asked = wanted != 0 ? wanted : std::min(physical_memory(), kMostBytes);
@@ -92,7 +84,7 @@ Segments share_segments(LocalRendezvous& rendezvous, std::size_t wanted, std::st
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree(rendezvous, failure);
+  rendezvous.agree(kWhat, failure);
   auto fds = rendezvous.exchange_fds(mine->fd());
   try {
     for (std::size_t r = 0; r < segments.size(); ++r) {
@@ -101,7 +93,7 @@ Segments share_segments(LocalRendezvous& rendezvous, std::size_t wanted, std::st
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree(rendezvous, failure);
+  rendezvous.agree(kWhat, failure);
   return segments;
 }
 

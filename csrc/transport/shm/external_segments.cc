@@ -14,7 +14,14 @@
 namespace perseus::shm {
 
 Inboxes share_inboxes(LocalRendezvous& rendezvous) {
-  auto pair = new_datagram_pair();
+  DatagramPair pair;
+  std::string failure;
+  try {
+    pair = new_datagram_pair();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  rendezvous.agree("sockets for shared memory", failure);
   return {std::move(pair.receiver), rendezvous.exchange_fds(pair.sender.get())};
 }
 

@@ -60,7 +60,7 @@ std::byte* find_block(const Arena& arena, const std::vector<std::string>& all, i
 
 }  // namespace
 
-std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
+std::unique_ptr<ShmFabric> ShmFabric::create(std::shared_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
                                              Liveness& liveness, const FabricOptions& options) {
   std::string note;
   auto segments = share_segments(*rendezvous, options.arena_bytes, note);
@@ -68,7 +68,6 @@ std::unique_ptr<ShmFabric> ShmFabric::create(std::unique_ptr<LocalRendezvous> re
   auto plan = agree_on_plan(*rendezvous, ranks, options);
   auto fabric = std::make_unique<ShmFabric>(std::move(segments), std::move(inboxes), std::move(plan), liveness);
   if (!note.empty() && rendezvous->rank() == 0) log(LogLevel::warning, note);
-  rendezvous->watch(liveness, ranks);
   fabric->rendezvous_ = std::move(rendezvous);
   return fabric;
 }
@@ -116,6 +115,15 @@ Link ShmFabric::connect(std::span<const int> members, const BootstrapAllgather& 
   Waiter waiter(plan_.spin, plan_.crowded, liveness_, work_while_waiting_);
   return {std::make_unique<Group>(view, staging, std::move(waiter), liveness_),
           std::make_unique<Channel>(view, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};
+}
+
+void ShmFabric::start_watch() {
+  if (rendezvous_ && rendezvous_->watch_connections() == nullptr) rendezvous_->watch(liveness_, plan_.ranks);
+}
+
+void ShmFabric::end_watch() {
+  if (rendezvous_) rendezvous_->end_watch();
+  rendezvous_.reset();
 }
 
 void ShmFabric::announce_shutdown() {

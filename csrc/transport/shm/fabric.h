@@ -17,13 +17,14 @@ namespace perseus::shm {
 
 class ShmFabric final : public Fabric {
  public:
-  // Makes the fabric of a host. Collective over the rendezvous, whose ranks are the local ranks. The fabric keeps the
-  // rendezvous as a watch that reports ranks that have died. Throws Error.
-  static std::unique_ptr<ShmFabric> create(std::unique_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
+  // Makes the fabric of a host. Collective over the rendezvous, whose ranks are the local ranks. start_watch() turns
+  // the rendezvous into a watch that reports ranks that have died. Throws Error.
+  static std::unique_ptr<ShmFabric> create(std::shared_ptr<LocalRendezvous> rendezvous, const std::vector<int>& ranks,
                                            Liveness& liveness, const FabricOptions& options);
 
   // Makes a fabric for ranks that are threads of one process and share the segments.
   ShmFabric(Segments segments, Inboxes inboxes, HostPlan plan, Liveness& liveness);
+  ~ShmFabric() override { ShmFabric::end_watch(); }
 
   // Connects members that are all on this host.
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override;
@@ -33,10 +34,11 @@ class ShmFabric final : public Fabric {
     return external_->add(data, bytes);
   }
   bool watches_host() const override { return true; }
+  void start_watch() override;
   Watch* local_watch() const override { return rendezvous_ ? rendezvous_->watch_connections() : nullptr; }
   void work_while_waiting(const std::function<void()>& work) override { work_while_waiting_ = work; }
   void announce_shutdown() override;
-  void end_watch() override { rendezvous_.reset(); }
+  void end_watch() override;
   void close_after_fork() override;
   std::string description() const override;
 
@@ -47,7 +49,7 @@ class ShmFabric final : public Fabric {
   HostPlan plan_;
   Liveness& liveness_;
   std::function<void()> work_while_waiting_;
-  std::unique_ptr<LocalRendezvous> rendezvous_;
+  std::shared_ptr<LocalRendezvous> rendezvous_;
 };
 
 }  // namespace perseus::shm

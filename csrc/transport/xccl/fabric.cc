@@ -32,6 +32,7 @@ class OneCclFabric final : public Fabric {
   void* allocate(std::size_t bytes) override { return below_->allocate(bytes); }
   void release(void* memory) override { below_->release(memory); }
   bool watches_host() const override { return below_->watches_host(); }
+  void start_watch() override { below_->start_watch(); }
   Watch* local_watch() const override { return below_->local_watch(); }
   void announce_shutdown() override { below_->announce_shutdown(); }
   void end_watch() override { below_->end_watch(); }
