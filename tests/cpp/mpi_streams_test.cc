@@ -35,14 +35,18 @@ void expect_one(const StreamOptions& options, const Variables& variables, const 
 TEST(MpiStreams, MpichNeedsOneMoreInterfaceThanStreams) {
   const auto streams = plan_streams(kMpich, environment_of({}));
   EXPECT_EQ(streams.count, 4);
-  EXPECT_EQ(variables_of(streams),
-            (Variables{{"MPIR_CVAR_CH4_NETMOD", "ofi"}, {"FI_PROVIDER", "tcp"}, {"MPIR_CVAR_CH4_NUM_VCIS", "5"}}));
+  EXPECT_EQ(variables_of(streams), (Variables{{"MPIR_CVAR_CH4_NETMOD", "ofi"},
+                                              {"FI_PROVIDER", "tcp"},
+                                              {"MPIR_CVAR_CH4_NUM_VCIS", "5"},
+                                              {"FI_TCP_MAX_RX_SIZE", "1024"}}));
 }
 
 TEST(MpiStreams, VariablesOfTheUserStay) {
   const auto fewer = plan_streams(kMpich, environment_of({{"MPIR_CVAR_CH4_NUM_VCIS", "3"}}));
   EXPECT_EQ(fewer.count, 2);
   EXPECT_FALSE(variables_of(fewer).contains("MPIR_CVAR_CH4_NUM_VCIS"));
+  EXPECT_FALSE(variables_of(plan_streams(kMpich, environment_of({{"FI_TCP_MAX_RX_SIZE", "9000"}})))
+                   .contains("FI_TCP_MAX_RX_SIZE"));
   expect_one(kMpich, {{"MPIR_CVAR_CH4_NUM_VCIS", "1"}}, "MPIR_CVAR_CH4_NUM_VCIS is 1");
   expect_one(kMpich, {{"MPIR_CVAR_CH4_NETMOD", "ucx"}}, "MPIR_CVAR_CH4_NETMOD is ucx");
   expect_one(kMpich, {{"FI_PROVIDER", "psm3"}}, "FI_PROVIDER is psm3");

@@ -54,6 +54,27 @@ def test_more_streams_are_more_connections_and_the_same_bits(
     assert digests[0] == digests[1]
 
 
+MEMORY = """
+hvd.init()
+with open("/proc/self/status") as file:
+    report(next(line.split()[1] for line in file if line.startswith("RssAnon")))
+hvd.shutdown()
+"""
+
+
+def test_streams_cost_little_memory(
+    test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, tmp_path: Path
+) -> None:
+    test_bed = test_beds(2)
+    kibibytes = []
+    for streams in ("1", "4"):
+        world = on_hosts(test_bed, MEMORY, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
+        assert world.returncode == 0, world.stdout + world.stderr
+        kibibytes.append(int(reports_of(0)[0]))
+        (tmp_path / "rank0.txt").unlink()
+    assert kibibytes[1] < kibibytes[0] + (40 << 10)
+
+
 @pytest.mark.slow
 def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}

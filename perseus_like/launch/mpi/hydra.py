@@ -19,9 +19,10 @@ def mpich_line(mpirun: Path, plan: Plan) -> Line:
     if plan.tcp:
         environment.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
         environment.setdefault("FI_PROVIDER", "tcp")
-        # The core sets it too, if it initialises MPI. The program may initialise MPI before.
+        # The core sets these too (csrc/transport/mpi/streams.cc), if it initialises MPI. The program may do so before.
         if (streams := _streams(plan)) > 1:
             environment.setdefault("MPIR_CVAR_CH4_NUM_VCIS", str(streams + 1))
+            environment.setdefault("FI_TCP_MAX_RX_SIZE", "1024")
     hosts = ["-hosts", ",".join(map(str, plan.hosts))] if plan.hosts else []
     binding = plan.binding if plan.binding is not None else ["-bind-to", "none"]
     ranks = ["-n", str(plan.size), *plan.command]
