@@ -43,14 +43,10 @@ class BucketLayout:
         self._process_set = process_set
         self._registered: list[object] = []  # released before the memory
         self._memory: dict[Kind, torch.Tensor] = {}
-        self._flats: list[torch.Tensor] = []  # per bucket
-        self._members: list[list[int]] = []  # per bucket
+        self.rows: list[torch.Tensor] = []  # per bucket: all of its memory
+        self.members: list[list[int]] = []  # per bucket: its gradients
         # Gradients on a device that were taken and not copied yet, by index: one kernel copies many of them.
         self._taken: dict[int, torch.Tensor] = {}
-
-    @property
-    def buckets(self) -> int:
-        return len(self._flats)
 
     def forget(self) -> None:
         """Removes all gradients from their buckets."""
@@ -61,7 +57,7 @@ class BucketLayout:
 
     def drop_memory(self) -> None:
         """Makes `use` allocate all memory anew. Gradients keep theirs until then."""
-        self._flats.clear()
+        self.rows.clear()
         self._registered.clear()
         self._memory.clear()
 
@@ -100,14 +96,6 @@ class BucketLayout:
             self.show(index)
         self.unfit.clear()
 
-    def members(self, number: int) -> Sequence[int]:
-        """Returns the gradients of a bucket."""
-        return self._members[number]
-
-    def row(self, number: int) -> torch.Tensor:
-        """Returns the memory of a whole bucket."""
-        return self._flats[number]
-
     def take(self, index: int, gradient: torch.Tensor) -> None:
         """Moves a dense gradient that autograd has made to its view; on a device, `gather` does so.
 
@@ -125,16 +113,12 @@ class BucketLayout:
             return
         fill(view, gradient.detach())
 
-    def taken(self, number: int | None = None) -> list[int]:
-        """Returns the gradients that were taken, and not copied yet, of one bucket or of all."""
-        if not self._taken or number is None:
-            return [*self._taken]
-        return [index for index in self._members[number] if index in self._taken]
-
-    def gather(self, members: Sequence[int]) -> None:
-        """Copies gradients that were taken to their buckets."""
+    def gather(self, indices: Iterable[int] | None = None) -> None:
+        """Copies those of these gradients that were taken, or all that were taken, to their buckets."""
+        if not self._taken:
+            return
         places, gradients = [], []
-        for index in members:
+        for index in [*self._taken] if indices is None else [each for each in indices if each in self._taken]:
             gradient, view = self._taken.pop(index), self.renewed_view(index)
             if view is None:
                 continue
@@ -151,10 +135,10 @@ class BucketLayout:
         self.unfit.clear()
 
     def contents(self, number: int) -> Contents:
-        members = self._members[number]
+        members = self.members[number]
         parameters = [self._parameters[index] for index in members]
         gradients = [view for index in members if (view := self.views[index]) is not None]
-        return Contents(number, self.row(number), gradients, parameters, number + 1 == len(self._flats))
+        return Contents(number, self.rows[number], gradients, parameters, number + 1 == len(self.rows))
 
     def show(self, index: int) -> None:
         """Sets the parameter's gradient to the one in its bucket, which other ranks have computed."""
@@ -164,8 +148,8 @@ class BucketLayout:
 
     def scale(self, factor: float) -> None:
         """Multiplies all gradients by a factor."""
-        for flat in self._flats:
-            flat.mul_(factor)
+        for row in self.rows:
+            row.mul_(factor)
 
     def use(self, layout: Layout[Kind]) -> None:
         """Allocates the buckets of `layout`, and moves gradients into them."""
@@ -175,12 +159,12 @@ class BucketLayout:
             if old is None or old.numel() < elements:
                 self._memory[kind] = allocate(elements, kind)
         self._registered = [register(memory, self._process_set) for memory in self._memory.values()]
-        self._flats = []
-        self._members = [bucket.members for bucket in layout.buckets]
+        self.rows = []
+        self.members = [bucket.members for bucket in layout.buckets]
         moved: list[tuple[int, torch.Tensor]] = []
         for bucket in layout.buckets:
             memory = self._memory[bucket.kind]
-            self._flats.append(memory.narrow(0, bucket.start, bucket.elements))
+            self.rows.append(memory.narrow(0, bucket.start, bucket.elements))
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                 shape, strides = self._parameters[index].shape, dense_strides(self._parameters[index])
                 moved.append((index, memory.as_strided(shape, strides, memory.storage_offset() + offset)))

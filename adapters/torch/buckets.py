@@ -59,7 +59,8 @@ class GradientBuckets:
         self._rules = rules
         self._feedback = _fresh(rules.compression)
         self._generation = session.generation
-        self._common_name = OwnerName(rules.process_set)
+        # The program's thread calls its `enter_thread` before `synchronize`, which autograd may call in another thread.
+        self.common_name = OwnerName(rules.process_set)
         self._name = ""  # of its requests, once the ranks have agreed
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
@@ -73,7 +74,7 @@ class GradientBuckets:
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
-        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._on_full)
+        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._note_bucket)
         self.add(parameters)
         register(self)
 
@@ -98,15 +99,6 @@ class GradientBuckets:
             hook.remove()
         self._hooks.clear()
         self._bucket_memory.clear()
-
-    @property
-    def common_name(self) -> str:
-        """The name under which all owners of a thread meet, one after the other."""
-        return self._common_name.name
-
-    def enter_thread(self) -> None:
-        """Must be called by the program's thread before `synchronize`, which autograd may call in another thread."""
-        self._common_name.enter_thread()
 
     @property
     def owner_name(self) -> str:
@@ -186,7 +178,7 @@ class GradientBuckets:
                     self._agree()
                 self._complete(changes.intact)
                 mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
-                self._changes.send(self._common_name, mine)  # before the last bucket, for which the thread waits
+                self._changes.send(self.common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 self._require_together()
                 if self._changes.writers > mine.written:
@@ -259,7 +251,7 @@ class GradientBuckets:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
         assert self._layout is not None
-        if not self._watch.has_noted(self._bucket_memory.members(number)):
+        if not self._watch.has_noted(self._bucket_memory.members[number]):
             self._note_bucket(number)
         rules = self._rules
         name = f"{self._name}.{number}"
@@ -271,9 +263,9 @@ class GradientBuckets:
             gradients = {index: view for index in members if (view := self._bucket_memory.views[index]) is not None}
             self._in_flight.append(send_compressed(name, gradients, rules, self._feedback))
             return
-        waits = self.passes.holds or number + 1 == self._bucket_memory.buckets  # the caller waits for the last one
+        waits = self.passes.holds or number + 1 == len(self._bucket_memory.rows)  # the caller waits for the last one
         pending = verbs.reduce_in_place(
-            self._bucket_memory.row(number),
+            self._bucket_memory.rows[number],
             rules.op,
             name,
             rules.prescale,
@@ -302,7 +294,7 @@ class GradientBuckets:
         if self._changes.are_together():
             return
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
-        requests, name, process_set = list(self._requests), self._common_name.name, self._rules.process_set
+        requests, name, process_set = list(self._requests), self.common_name.name, self._rules.process_set
         # No other rank has submitted what a hook or a compression has. It stays in flight.
         in_flight, self._in_flight = self._in_flight, []
         try:
@@ -313,15 +305,12 @@ class GradientBuckets:
                 error_of(self._wait)
             raise
 
-    def _on_full(self, number: int) -> None:
-        if not is_compiling():
-            self._note_bucket(number)
-
-    @not_compiled
     def _note_bucket(self, number: int) -> None:
         """Notes the gradients of a full bucket. They are in their places then, wherever the program has moved them."""
-        memory, members = self._bucket_memory, self._bucket_memory.members(number)
-        memory.gather(memory.taken(number))
+        if is_compiling():  # `_send` calls it again
+            return
+        memory, members = self._bucket_memory, self._bucket_memory.members[number]
+        memory.gather(members)
         if not memory.are_in_place(members):
             for index in members:
                 if not memory.are_in_place((index,)):
@@ -369,7 +358,7 @@ class GradientBuckets:
         `intact`: gradients that nobody has touched since they were in their places.
         """
         memory = self._bucket_memory
-        memory.gather(memory.taken())
+        memory.gather()
         for index, (parameter, view) in enumerate(zip(self._parameters, memory.views, strict=True)):
             gradient = parameter.grad
             if view is None or (gradient is view and (index in intact or memory.are_in_place((index,)))):
@@ -400,7 +389,7 @@ class GradientBuckets:
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self._common_name = OwnerName(self._rules.process_set)
+        self.common_name = OwnerName(self._rules.process_set)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._bucket_memory.drop_memory()
@@ -422,11 +411,11 @@ class GradientBuckets:
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
         process_set = self._rules.process_set
-        name, number = self._common_name.name, self._common_name.number
+        name, number = self.common_name.name, self.common_name.number
         agreement = Agreeing(
             *(name, descriptions, arrivals, self._sparse_seen, process_set, number, self._owner.name)
         ).agree()
-        self._common_name.number = agreement.number
+        self.common_name.number = agreement.number
         self._name = f"{name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse

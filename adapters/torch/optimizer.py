@@ -29,6 +29,10 @@ from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharded_optimizer import shard as sharded
 
 Named = tuple[str, torch.Tensor]
+_REDUCED_BEFORE = (
+    "optimizer.step() called without optimizer.skip_synchronize() after synchronize(); the gradients are not reduced "
+    "again. Write: with optimizer.skip_synchronize(): optimizer.step()"
+)
 
 
 @before_scaler_steps
@@ -70,7 +74,7 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Blocks until all gradients are reduced. Call it before clipping; see `skip_synchronize`."""
         if self._buckets is not None:
-            self._buckets.enter_thread()
+            self._buckets.common_name.enter_thread()
             self._buckets.synchronize(self._all_parameters())
             if isinstance(self, torch.optim.SparseAdam):
                 self._make_sparse()
@@ -97,13 +101,17 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
         that search along it take the same way.
         """
         buckets = self._buckets
-        self._mark_stepped()
+        if self._wrapped is not None:
+            mark_stepped(self._wrapped)
         if buckets is None:
             return super().step() if closure is None else super().step(closure)
         if closure is not None:
             return self._step_with_closure(buckets, closure)
         if self._should_synchronize:
-            self._synchronize_once(buckets)
+            if not buckets.passes.synchronized:
+                self.synchronize()
+            elif not self._synchronized_for_scaler:
+                warnings.warn(_REDUCED_BEFORE, stacklevel=2)
         buckets.passes.synchronized = False
         self._synchronized_for_scaler = False
         return super().step()
@@ -154,20 +162,6 @@ class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
-
-    def _mark_stepped(self) -> None:
-        if self._wrapped is not None:
-            mark_stepped(self._wrapped)
-
-    def _synchronize_once(self, buckets: GradientBuckets) -> None:
-        if not buckets.passes.synchronized:
-            self.synchronize()
-        elif not self._synchronized_for_scaler:
-            warnings.warn(
-                "optimizer.step() called without optimizer.skip_synchronize() after synchronize(); the gradients are "
-                "not reduced again. Write: with optimizer.skip_synchronize(): optimizer.step()",
-                stacklevel=3,
-            )
 
     def _step_with_closure(self, buckets: GradientBuckets, closure: Callable[[], Any]) -> Any:
         if buckets.pending:
@@ -225,7 +219,8 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
     @without_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps locally, then applies the Adasum of all ranks' steps. Returns the loss of this rank's closure."""
-        self._mark_stepped()
+        if self._wrapped is not None:
+            mark_stepped(self._wrapped)
         plain_step = super(_DistributedOptimizer, self).step
 
         def local_step() -> Any:

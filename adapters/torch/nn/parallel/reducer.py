@@ -77,7 +77,7 @@ class Reducer:
     @property
     def name(self) -> str:
         """The name of requests for which the caller waits. All models of a thread have it."""
-        return self._buckets.common_name
+        return self._buckets.common_name.name
 
     def expect_end(self) -> None:
         """Makes a backward pass that may reach the parameters call `finish` at its end."""
@@ -94,7 +94,7 @@ class Reducer:
 
     def recover(self) -> None:
         """Ends a backward pass that failed, because other ranks may wait for it. Called before a forward pass."""
-        self._buckets.enter_thread()
+        self._buckets.common_name.enter_thread()
         if self._is_open and current_backward() == NO_BACKWARD:
             _log.warning("a backward pass failed; the gradients that it has computed are reduced")
             self.finish(failed=True)
