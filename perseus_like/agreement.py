@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .collectives import Collectives, Op
+from .collectives import Collectives, Op, PersistentAllreduce
 from .errors import DisagreementError
 from .handle import HandleEntry, error_of
 from .objects import allgather_object, first_difference
@@ -133,6 +133,8 @@ class ChangeExchange:
 
     def __init__(self, process_set: ProcessSet) -> None:
         self._process_set = process_set
+        self._flags = np.zeros(8, np.int64)
+        self._request = PersistentAllreduce(ArrayTensors(), self._flags, Op.Sum, process_set=process_set)
         self._announced: frozenset[int] = frozenset()  # what this rank has last said to be frozen
         self._frozen: frozenset[int] = frozenset()
         self._pending: HandleEntry[Any] | None = None
@@ -156,10 +158,8 @@ class ChangeExchange:
         number = common_name.number + 1
         writer = mine.written * (session.core.rank() + 1)
         steps = (mine.stepped, mine.edited)
-        head = np.array([changed, 1, number, number * number, mine.written, writer, *steps], np.int64)
-        self._pending = _arrays.reduce_in_place(
-            head, Op.Sum, f"{common_name.name}.step", process_set=self._process_set, start=Start.waiter
-        )
+        self._flags[:] = (changed, 1, number, number * number, mine.written, writer, *steps)
+        self._pending = self._request.submit(f"{common_name.name}.step", Start.waiter)
 
     def are_together(self) -> bool:
         """Waits for the others. Returns False on all ranks if they step different owners."""

@@ -74,6 +74,40 @@ def join(device: int = -1) -> int:
     return int(handle.number())
 
 
+class PersistentAllreduce(Generic[T]):
+    """An allreduce in place that every training step submits again, like a persistent collective of MPI.
+
+    The constructor checks and converts what the steps have in common. Make another one if the tensor's memory moves.
+    """
+
+    def __init__(
+        self,
+        tensors: TensorAdapter[T],
+        tensor: T,
+        op: Op = Op.Average,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        wire: DType | None = None,
+    ) -> None:
+        """Takes a contiguous tensor."""
+        check_op("allreduce", op, [tensor], tensors.is_complex)
+        view = tensors.view(tensor)
+        self.address = view[0]
+        self._tensor, self._views, self._process_set = tensor, [view], process_set
+        self._options = reduce_options(op, prescale, postscale, group_wire("allreduce", [view[1]], wire))
+        self._verb = _core_verb(op)
+
+    def submit(self, name: str, start: Start) -> HandleEntry[T]:
+        """Submits it. The tensor's memory is in use until the handle is done."""
+        # The id is looked up each time, because a set gets another one in each session.
+        set_id = GLOBAL if self._process_set is global_process_set else member_id(self._process_set)
+        started: HandleEntry[T] = self._verb(
+            f"allreduce.{name}", self._views, None, self._options, set_id, self._tensor, start
+        )
+        return started
+
+
 class Collectives(Generic[T]):
     """The verbs on one framework's tensors. Each submits a request and returns at once.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, OwnChanges, OwnerName, report_mixture
 from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
+from perseus_like.collectives import PersistentAllreduce
 from perseus_like.compression import is_called, wire_of
 from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.gradients import GradientRules
@@ -24,7 +25,6 @@ from perseus_like.session import session
 from perseus_like.system import usable_cores
 from perseus_like.tables import Start
 
-from .autograd import verbs
 from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
@@ -34,6 +34,7 @@ from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
 from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
+from .tensors import tensors
 
 _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]
@@ -57,6 +58,7 @@ class GradientBuckets:
         self._known: dict[int, int] = {}  # the index of each parameter, by id()
         self._groups = rules.groups_of([id(parameter) for _, parameter in parameters])
         self._rules = rules
+        self._compresses = is_called(rules.compression)
         self._feedback = _fresh(rules.compression)
         self._generation = session.generation
         # The program's thread calls its `enter_thread` before `synchronize`, which autograd may call in another thread.
@@ -66,7 +68,8 @@ class GradientBuckets:
         self._agreed = False  # all ranks agreed on the layout, and none had joined
         self._bucket_memory = BucketLayout(self._parameters, rules.process_set)
         self._in_flight: list[Callable[[], object]] = []
-        self._requests: list[str] = []  # the names of those in flight that another rank can make fail
+        self._requests: dict[int, PersistentAllreduce[torch.Tensor]] = {}  # by bucket
+        self._submitted: list[str] = []  # the names of those in flight that another rank can make fail
         self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
         self._watch = GradientWatch(self._parameters)
@@ -98,6 +101,7 @@ class GradientBuckets:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._requests.clear()
         self._bucket_memory.clear()
 
     @property
@@ -180,7 +184,8 @@ class GradientBuckets:
                 mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
                 self._changes.send(self.common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
-                self._require_together()
+                if not self._changes.are_together():
+                    self._report_mixture()
                 if self._changes.writers > mine.written:
                     report(self._owner.name, [], subject=self._changes.other_writers(mine))
                 error = self._report_edits(edited) if self._changes.some_edited else ""
@@ -250,51 +255,40 @@ class GradientBuckets:
     def _send(self, number: int) -> None:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
-        assert self._layout is not None
-        if not self._watch.has_noted(self._bucket_memory.members[number]):
+        memory, rules = self._bucket_memory, self._rules
+        members, row = memory.members[number], memory.rows[number]
+        if not self._watch.has_noted(members):
             self._note_bucket(number)
-        rules = self._rules
         name = f"{self._name}.{number}"
         if self._communicate is not None:
-            self._in_flight.append(self._communicate(self._bucket_memory.contents(number)))
+            self._in_flight.append(self._communicate(memory.contents(number)))
             return
-        if is_called(rules.compression):
-            members = self._layout.buckets[number].members
-            gradients = {index: view for index in members if (view := self._bucket_memory.views[index]) is not None}
+        if self._compresses:
+            gradients = {index: view for index in members if (view := memory.views[index]) is not None}
             self._in_flight.append(send_compressed(name, gradients, rules, self._feedback))
             return
-        waits = self.passes.holds or number + 1 == len(self._bucket_memory.rows)  # the caller waits for the last one
-        pending = verbs.reduce_in_place(
-            self._bucket_memory.rows[number],
-            rules.op,
-            name,
-            rules.prescale,
-            rules.postscale,
-            rules.process_set,
-            wire_of(rules.compression),
-            start=Start.waiter if waits else Start.engine,
-        )
-        self._in_flight.append(pending.result)
-        self._requests.append(name)
-        if waits:
-            self._require_together()
-            error_of(pending.result)
+        request = self._requests.get(number)
+        if request is None or request.address != row.data_ptr():  # `share_memory_` of a view moves the whole row
+            wire = wire_of(rules.compression)
+            request = PersistentAllreduce(tensors, row, rules.op, *rules.factors, rules.process_set, wire)
+            self._requests[number] = request
+        waits = self.passes.holds or number + 1 == len(memory.rows)  # the caller waits for the last one
+        self._in_flight.append(request.submit(name, Start.waiter if waits else Start.engine).result)
+        self._submitted.append(name)
 
     def _wait(self) -> None:
         """Waits for all, then raises the first error. Memory must not change while a bucket is being reduced."""
         in_flight, self._in_flight = self._in_flight, []
-        self._requests.clear()
+        self._submitted.clear()
         with torch.no_grad():
             errors = [error for finish in in_flight if (error := error_of(finish)) is not None]
         if errors:
             raise errors[0]
 
-    def _require_together(self) -> None:
-        """Waits for the flag of changes. Raises DisagreementError on all ranks if they step different owners."""
-        if self._changes.are_together():
-            return
+    def _report_mixture(self) -> NoReturn:
+        """Raises DisagreementError on all ranks, which step different owners."""
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
-        requests, name, process_set = list(self._requests), self.common_name.name, self._rules.process_set
+        requests, name, process_set = list(self._submitted), self.common_name.name, self._rules.process_set
         # No other rank has submitted what a hook or a compression has. It stays in flight.
         in_flight, self._in_flight = self._in_flight, []
         try:
@@ -398,6 +392,7 @@ class GradientBuckets:
 
     def _forget_layout(self) -> None:
         self._layout = None
+        self._requests.clear()
         self._bucket_memory.forget()
         self._sparse_seen.update(self._sparse)
         self._sparse = {}
