@@ -29,7 +29,7 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import ALONE, Changes, GradientWatch, own_changes, report
+from .gradient_watch import ALONE, Changes, GradientWatch, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -176,8 +176,7 @@ class GradientBuckets:
                 self._begin_session()
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
-                mine = self._own_changes(parameters, changes)
-                mine = mine._replace(stepped=edited is not None, edited=bool(edited))
+                mine = self._own_changes(parameters, changes, edited)
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
@@ -197,14 +196,15 @@ class GradientBuckets:
                 if then is not None:
                     then()
                 self._bucket_memory.convert()
-        finally:
+        except BaseException:
             try:
-                if self._in_flight:
-                    self._wait()
+                self._wait()
             finally:
                 self._changes.discard()
-                self.passes.reset()
-                self._watch.clear()
+            raise
+        finally:
+            self.passes.reset()
+            self._watch.clear()
         if late:
             self._changes.forget()
             self.add(late)
@@ -313,11 +313,29 @@ class GradientBuckets:
                     self._adopt(index, parameter, parameter.grad)
         self._watch.note(members)
 
-    def _own_changes(self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes) -> OwnChanges:
-        """Finds out what the program has done to the owner's parameters. Warns of gradients that it has written to."""
+    def _own_changes(
+        self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, edited: Set[int] | None
+    ) -> OwnChanges:
+        """Returns what the program has done to the owner's parameters. Warns of gradients that it has written to."""
         names = [self._names[index] for index in sorted(changes.written)]
         error = report(self._owner.name, names) if names else ""
-        return own_changes(parameters, self._known, changes.removed, error)._replace(written=bool(names))
+        frozen, removed, new = [], [], []
+        for position, (_, parameter) in enumerate(parameters):
+            index = self._known.get(id(parameter))
+            if index is None:
+                if parameter.requires_grad:
+                    new.append(position)
+                continue
+            if not parameter.requires_grad:
+                frozen.append(position)
+            if index in changes.removed:
+                removed.append(position)
+        return OwnChanges(
+            *(frozenset(frozen), frozenset(removed), frozenset(new), error),
+            written=bool(names),
+            stepped=edited is not None,
+            edited=bool(edited),
+        )
 
     def _report_edits(self, edited: Set[int] | None) -> str:
         """Warns of reduced gradients that some ranks have changed alone. Returns a text if that is to be an error."""

@@ -57,11 +57,8 @@ def is_at(gradient: torch.Tensor, place: torch.Tensor) -> bool:
 
 def fill(place: torch.Tensor, gradient: torch.Tensor) -> None:
     """Copies a gradient into its bucket. A large one bypasses the caches, which it would leave before the reduction."""
-    if (
-        not is_compiling()  # compiled autograd traces hooks, too
-        and place.nbytes >= LARGE_BYTES
-        and has_layout_of(gradient, place)
-    ):
+    # Compiled autograd traces hooks, too.
+    if place.nbytes >= LARGE_BYTES and not is_compiling() and has_layout_of(gradient, place):
         target, source = tensors.view(place), tensors.view(gradient)
         if target[3] < 0 and source[3] < 0:
             session.core.copy_past_caches(target, source)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import eq, is_
 from typing import NamedTuple
 
 import torch
-
-from perseus_like.agreement import OwnChanges
 
 from .shared_memory import warn_once
 
@@ -105,24 +103,6 @@ class StepWatch:
         """Returns the gradients that the program had changed in the last step; None if there was none."""
         edited, self._edited, self._is_waiting = self._edited, None, False
         return edited
-
-
-def own_changes(
-    parameters: Sequence[tuple[str, torch.Tensor]], known: Mapping[int, int], removed: Container[int], error: str
-) -> OwnChanges:
-    """Returns what the program has done to an owner's parameters. `known`: the index of each, by its id()."""
-    frozen, new, gone = [], [], []
-    for position, (_, parameter) in enumerate(parameters):
-        index = known.get(id(parameter))
-        if index is None:
-            if parameter.requires_grad:
-                new.append(position)
-            continue
-        if not parameter.requires_grad:
-            frozen.append(position)
-        if index in removed:
-            gone.append(position)
-    return OwnChanges(frozenset(frozen), frozenset(gone), frozenset(new), error)
 
 
 SYNCHRONIZE = (

@@ -93,6 +93,21 @@ def test_large_gradients(
         torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, value), rtol=1e-2, atol=0)
 
 
+def test_a_gradient_that_the_program_shares_is_reduced(rank: int, size: int, two_ranks: None) -> None:
+    """torch moves the memory of the whole bucket then, so requests of earlier steps have an address of freed memory."""
+    layer = torch.nn.Linear(2, 1, bias=False)
+    optimizer = sgd(layer, op=hvd.Sum, lr=0.0)
+    for number in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        (layer.weight.sum() * (rank + 1)).backward()
+        optimizer.step()
+        assert layer.weight.grad.tolist() == [[size * (size + 1) / 2] * 2]
+        if number == 1:
+            address = layer.weight.grad.data_ptr()
+            layer.weight.grad.share_memory_()
+            assert layer.weight.grad.data_ptr() != address
+
+
 def test_step_after_synchronize_warns_and_does_not_reduce_again(rank: int, size: int, two_ranks: None) -> None:
     layer = torch.nn.Linear(2, 1, bias=False)
     optimizer = sgd(layer, op=hvd.Sum, lr=0.0)
