@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kInline = 4096;     // up to this many bytes are sent in the control channel
 constexpr std::size_t kPart = 256 << 10;  // longer messages are sent in parts of this size, which fit into caches
-constexpr int kMostParts = 32;            // if the receiver has not copied so many, the rest is sent in longer parts
+constexpr int kMostParts = 80;            // if the receiver has not copied so many, the rest is sent in longer parts
 constexpr std::size_t kLongestPart = 1 << 30;
 constexpr std::size_t kLarge = 1 << 20;  // messages from this size on are received past the caches
 enum class Kind : std::uint8_t { announcement, part, taken, leaving, refusal };

@@ -229,7 +229,7 @@ class SharedMemoryChannel final : public ControlChannel {
   std::size_t most_laid_out() const { return most_; }
 
  private:
-  static constexpr std::size_t kMostUnread = 40;
+  static constexpr std::size_t kMostUnread = 88;
 
   int rank_;
   std::size_t room_;
