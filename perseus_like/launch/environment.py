@@ -85,7 +85,7 @@ def job_environment(
 
 
 def _terminal(options: Options, ranks_per_host: int) -> dict[str, str]:
-    """Returns variables for ranks whose output is on a terminal: its size less the prefix of lines, for progress bars."""
+    """Returns variables for ranks that write to a terminal: its size less the prefix of lines, for progress bars."""
     if not os.isatty(2):
         return {}
     columns, lines = terminal_size(2)
