@@ -72,7 +72,7 @@ def documented(framework: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("framework", sorted({framework for framework, _ in RELEASES}))
+@pytest.mark.parametrize("framework", ["keras", "mxnet", "tensorflow"])
 def test_each_function_says_what_it_relies_on_and_has_a_probe(framework: str) -> None:
     text = (ADAPTERS / framework / "compat" / "probes.py").read_text()
     probed = set(re.findall(r'^    "(\w+\.\w+)": _', text, re.M))
