@@ -97,7 +97,7 @@ def _terminal(options: Options, ranks_per_host: int) -> dict[str, str]:
         "COLUMNS": str(rest),
         "LINES": str(lines),
         "TQDM_NCOLS": str(rest - 1),  # tqdm does not read COLUMNS since release 4.66
-        "PERSEUS_STALL_CHECK_FIRST_SECONDS": "10",  # somebody looks
+        "PERSEUS_STALL_CHECK_FIRST_SECONDS": "10",  # a person watches
     }
 
 

@@ -241,28 +241,28 @@ def test_a_host_that_crashes(start: Start, program: str) -> None:
     assert " on h2 ended without a report" in output
 
 
-def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> None:
-    job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="20")
+def output_after_a_cut(job: Job, is_long_enough: Callable[[], bool]) -> str:
+    """Cuts the network of h2 until `is_long_enough`, and returns the output of the job, which goes on and ends."""
     job.test_bed.cut("h2")
-    wait_until(lambda: unanswered_probes(job.pids[0]) >= 2, "the kernel notices no cut")
+    wait_until(is_long_enough, "the kernel notices no cut")
     job.test_bed.heal("h2")
     Path("enough").touch()
     code, output = job.end()
     assert code == 0, output
+    return output
+
+
+def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> None:
+    job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="20")
+    output = output_after_a_cut(job, lambda: unanswered_probes(job.pids[0]) >= 2)
     assert output.count("<stdout>:done") == 4
 
 
 def test_no_rank_counts_as_stopped_while_its_answer_is_on_the_way(start: Start) -> None:
     job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="60", PERSEUS_STALL_CHECK_TIME_SECONDS="1")
-    job.test_bed.cut("h2")
     # The fifth retransmission comes after six seconds: the question to h2 has waited for longer than a rank may take to
     # answer.
-    wait_until(lambda: retransmissions(job.pids[0]) >= 5, "the kernel retransmits nothing")
-    job.test_bed.heal("h2")
-    Path("enough").touch()
-    code, output = job.end()
-    assert code == 0, output
-    assert "Is it stopped" not in output
+    assert "Is it stopped" not in output_after_a_cut(job, lambda: retransmissions(job.pids[0]) >= 5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs the commands of CONTRIBUTING.md in a fresh clone."""
+"""Runs the commands of CONTRIBUTING.md in a fresh clone. Of `make test-mutations`, it checks that the patches apply."""
 
 from __future__ import annotations
 
@@ -65,3 +65,12 @@ def test_make_has_the_commands_of_the_table() -> None:
     phony = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert len(targets) > 10
     assert targets - set(" ".join(phony).split()) == set()
+
+
+def test_every_mutation_applies() -> None:
+    stale = [
+        patch.name
+        for patch in sorted((ROOT / "tests/mutations").glob("*.patch"))
+        if subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, check=False).returncode != 0
+    ]
+    assert stale == [], "renew them: make the change that each was, and put its `git diff` below the head"

@@ -81,9 +81,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         screen.announce(f"{mpirun.family.value} {mpirun.version} ({mpirun.path})")
         screen.announce(shell_text(line, options))
     status = RankStatus(size, [host.name for host in hosts or [] for _ in range(host.slots)])
-    grace = FAILURE_GRACE_SECONDS
-    if mpirun.family is Family.OPEN_MPI_4:
-        grace = max(grace, OPEN_MPI_4_GRACE_SECONDS)
+    grace = OPEN_MPI_4_GRACE_SECONDS if mpirun.family is Family.OPEN_MPI_4 else FAILURE_GRACE_SECONDS
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
         def fail(failure: Failure) -> None:
