@@ -261,8 +261,9 @@ def test_a_job_survives_a_cut_that_is_shorter_than_the_limit(start: Start) -> No
 def test_no_rank_counts_as_stopped_while_its_answer_is_on_the_way(start: Start) -> None:
     job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT="60", PERSEUS_STALL_CHECK_TIME_SECONDS="1")
     # The fifth retransmission comes after six seconds: the question to h2 has waited for longer than a rank may take to
-    # answer.
-    assert "Is it stopped" not in output_after_a_cut(job, lambda: retransmissions(job.pids[0]) >= 5)
+    # answer. Ranks on h2 may answer that they have not come to the collective: its messages were cut off, too.
+    output = output_after_a_cut(job, lambda: retransmissions(job.pids[0]) >= 5)
+    assert not re.search("(does|do) not answer", output), output
 
 
 @pytest.mark.parametrize(
