@@ -20,7 +20,8 @@ constexpr std::size_t kMostListed = 16;
 constexpr milliseconds kShortestPeriod{20}, kLongestPeriod{5000};
 constexpr milliseconds kWhileAsking{50};
 
-constexpr auto kHint = ". Is it stopped (SIGSTOP, a debugger), or its host overloaded?";
+constexpr auto kHintForSilent = ". Is it stopped (SIGSTOP, a debugger), or its host overloaded?";
+constexpr auto kHintForBehind = ". It answers, so it is not stopped: is its host overloaded, or the network slow?";
 
 std::uint64_t number_of(const std::vector<int>& members) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
@@ -261,7 +262,7 @@ void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict&
     const auto too_long = "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text;
     news.losses.push_back({.rank = blamed.front(), .text = too_long, .stalled = true});
   } else if (watched.warning.count() > 0) {
-    news.warnings.push_back(text + kHint);
+    news.warnings.push_back(text + (verdict.silent.empty() ? kHintForBehind : kHintForSilent));
   }
 }
 
