@@ -89,14 +89,15 @@ void Watch::send_to(int rank, std::string_view words) {
 }
 
 // TCP's retransmission timeout is longer than the round trips so far, and each retransmission doubles it: twice the
-// timeout is more than the time since the first transmission. Only TCP sockets have one.
+// timeout is more than the time since the first transmission. While this side retransmits, so may the other side, which
+// then sends its answer with a retransmission of its own: up to twice as late. Only TCP sockets have a timeout.
 std::chrono::milliseconds Watch::round_trip(int rank) const {
   std::chrono::microseconds longest{0};
   for (const auto& peer : peers_) {
     tcp_info info{};
     socklen_t size = sizeof info;
     if (peer.rank == rank && getsockopt(peer.socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {
-      longest = std::max(longest, 2 * std::chrono::microseconds(info.tcpi_rto));
+      longest = std::max(longest, (info.tcpi_backoff > 0 ? 4 : 2) * std::chrono::microseconds(info.tcpi_rto));
     }
   }
   return std::chrono::duration_cast<std::chrono::milliseconds>(longest);
