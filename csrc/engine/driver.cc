@@ -21,6 +21,7 @@ namespace {
 constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
 constexpr std::chrono::microseconds kLook{100'000};        // how often waiting work looks at the clock
 constexpr std::chrono::microseconds kShortestLook{1'000};  // for control channels that need progress
+constexpr std::chrono::microseconds kShortestSpin{2};
 constexpr std::chrono::microseconds kShortestPoll{20};     // for control channels that do not notify
 constexpr std::chrono::microseconds kLongestPoll{500};
 
@@ -110,7 +111,7 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
   auto& doorbell = control_.doorbell();
   auto seen = doorbell.notifications();
   auto spin_until = Clock::now() + spin_;
-  bool slept = false;
+  bool in_vain = false;
   while (!completion.done()) {
     doorbell.attend();
     seen = doorbell.notifications();
@@ -127,11 +128,14 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
       continue;
     }
     if (now >= until) break;
-    slept = true;
     doorbell.wait(seen, Sleeper::caller, std::min(sleep_limit(), left(until)));
+    // Between two parts of a message, the sender would have to wake this thread each time.
+    const bool is_short = Clock::now() - now < options_.spin;
+    if (is_short) spin_ = std::min(spin_ * 2, options_.spin);
+    in_vain = in_vain || !is_short;
   }
   // If polling was in vain, another thread needs this core more.
-  spin_ = slept ? std::max(spin_ / 2, std::chrono::microseconds(2)) : std::min(spin_ * 2, options_.spin);
+  spin_ = in_vain ? std::max(spin_ / 2, kShortestSpin) : std::min(spin_ * 2, options_.spin);
   let_go(std::move(driving), seen);
 }
 
