@@ -48,8 +48,8 @@ def process_table() -> list[Process]:
     """Returns all processes that are alive. Zombies are not."""
     table = []
     for entry in os.listdir("/proc"):  # noqa: PTH208 (names are enough, and many)
-        if entry.isdigit() and (process := _read_process(int(entry))):
-            table.append(process)
+        if entry.isdigit() and (fields := _stat(entry)) and fields[0] not in b"ZX":
+            table.append(Process(int(entry), int(fields[1]), int(fields[3]), int(fields[_START])))
     return table
 
 
@@ -59,14 +59,7 @@ def start_of(pid: int) -> int:
     return int(fields[_START]) if fields else -1
 
 
-def _read_process(pid: int) -> Process | None:
-    fields = _stat(pid)
-    if fields is None or fields[0] in b"ZX":
-        return None
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[_START]))
-
-
-def _stat(pid: int) -> list[bytes] | None:
+def _stat(pid: int | str) -> list[bytes] | None:
     """Returns the fields of /proc/PID/stat from the state on."""
     try:
         # The name in parentheses may itself contain blanks and parentheses.

@@ -28,7 +28,7 @@ def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple
     Values are joined to their long option with `=`, so that a value may start with a dash. `-m MODULE` ends the
     options, too, and is the start of the command.
     """
-    takes = {flag: _value_count(action) for flag, action in parser._option_string_actions.items()}
+    options = parser._option_string_actions
     own: list[str] = []
     index = 0
     while index < len(argv):
@@ -41,7 +41,7 @@ def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple
             own += number.groups()
             index += 1
             continue
-        count = takes.get(word, 0)
+        count = _value_count(options[word]) if word in options else 0
         values = list(argv[index + 1 : index + 1 + count])
         own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
         index += 1 + count
