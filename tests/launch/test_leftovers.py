@@ -57,7 +57,7 @@ def test_no_process_is_left_after_an_interrupt(
 def test_no_process_is_left_after_the_launcher_is_killed(
     launched: Launched, script: Script, lines_of: LinesOf, ends: Ends
 ) -> None:
-    job = launched("-np", "2", sys.executable, script(FAMILY + "while True: signal.pause()"))
+    job = launched("-np", "2", "--oversubscribe", sys.executable, script(FAMILY + "while True: signal.pause()"))
     members = family(lines_of(job, 2))
     job.kill()
     assert all(ends(pid) for pid in members)

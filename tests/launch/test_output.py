@@ -26,7 +26,8 @@ from .conftest import Launched, Perseusrun, Script
 
 
 def test_prefix_by_stream_and_rank(perseusrun: Perseusrun, script: Script) -> None:
-    result = perseusrun("-np", "2", sys.executable, script('print("out"); print("err", file=sys.stderr)'))
+    program = script('print("out"); print("err", file=sys.stderr)')
+    result = perseusrun("-np", "2", "--oversubscribe", sys.executable, program)
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:out", "[1]<stdout>:out"]
     assert sorted(result.stderr.splitlines()) == ["[0]<stderr>:err", "[1]<stderr>:err"]
 
@@ -213,7 +214,7 @@ def test_lines_replace_the_progress_bar_on_a_terminal(script: Script, monkeypatc
     """)
     answers = [(b" 50%|", b"\n"), (b"a line of its own", b"\n")]
     monkeypatch.setenv("NO_COLOR", "1")
-    seen = on_terminal(["-np", "2", sys.executable, program], answers)
+    seen = on_terminal(["-np", "2", "--oversubscribe", sys.executable, program], answers)
     lines = re.sub(rb"\x1b\[K", b"", seen).split(b"\r\n")
     screen = [re.sub(rb".*\r(?=.)", b"", line) for line in lines]
     *ranks, last, nothing = screen
