@@ -65,32 +65,29 @@ bool PointToPoint::attend() {
     } else if (const auto* reason = hopeless(*operation)) {
       operation->completion.finish(*reason);
     } else {
-      const auto to = static_cast<std::size_t>(operation->peer);
-      Outgoing message;
-      message.id = next_id_++;
-      message.operation = std::move(operation);
-      outgoing_[to].push_back(std::move(message));
+      const int to = operation->peer;
+      outgoing_[to].push_back({.operation = std::move(operation), .id = next_id_++});
       if (!std::exchange(has_sent_, true)) look_where_needed();
     }
   }
-  for (std::size_t to = 0; to < outgoing_.size(); ++to) {
+  for (auto& [to, queue] : outgoing_) {
     std::size_t sent = 0;
-    while (!outgoing_[to].empty() && sent < kPart && !channel_.keeps_for(static_cast<int>(to))) {
-      sent += send_next(static_cast<int>(to));
+    while (!queue.empty() && sent < kPart && !channel_.keeps_for(to)) {
+      sent += send_next(to, queue);
       busy = true;
     }
   }
+  std::erase_if(outgoing_, [](const auto& each) { return each.second.empty(); });
   return busy;
 }
 
 // Sends the next part of the first message to a rank. Returns the number of its bytes.
-std::size_t PointToPoint::send_next(int to) {
-  auto& queue = outgoing_[static_cast<std::size_t>(to)];
+std::size_t PointToPoint::send_next(int to, std::deque<Outgoing>& queue) {
   auto& message = queue.front();
   auto& operation = *message.operation;
   const auto* data = static_cast<const char*>(operation.data) + message.sent;
   const auto rest = operation.bytes() - message.sent;
-  auto& laid_out = laid_out_[static_cast<std::size_t>(to)];
+  auto& laid_out = laid_out_[to];
   auto bytes = std::min(rest, laid_out < kMostParts ? kPart : kLongestPart);
   Head head{.mark = kMark, .kind = Kind::part, .id = message.id};
   if (!std::exchange(message.announced, true)) {
@@ -233,11 +230,12 @@ void PointToPoint::hear_refusal(int from, std::string_view bytes) {
 
 // Fails all sends to `peer` and receives from it, from now on. Messages that have arrived are dropped.
 void PointToPoint::end_messages(int peer, Status reason) {
-  const auto at = static_cast<std::size_t>(peer);
-  if (!ended_[at].ok()) return;
-  ended_[at] = std::move(reason);
-  for (auto& message : std::exchange(coming_[at], {})) {
-    if (message->operation) message->operation->completion.finish(ended_[at]);
+  const auto [ended, is_new] = ended_.try_emplace(peer, std::move(reason));
+  if (!is_new) return;
+  if (const auto coming = coming_.extract(peer)) {
+    for (auto& message : coming.mapped()) {
+      if (message->operation) message->operation->completion.finish(ended->second);
+    }
   }
   std::erase_if(arrived_, [&](const auto& message) {
     if (message->from != peer) return false;
@@ -256,7 +254,7 @@ void PointToPoint::receive(int from, std::string bytes) {
       Head head;
       std::memcpy(&head, bytes.data(), sizeof head);
       channel_.take_back(head.place);
-      --laid_out_[static_cast<std::size_t>(from)];
+      --laid_out_[from];
       return;
     }
     case Kind::leaving: return receive_leaving(from);
@@ -279,12 +277,12 @@ void PointToPoint::hear_announcement(int from, std::string bytes) {
   message->own_dtype.assign(head.own_dtype.begin(), std::find(head.own_dtype.begin(), head.own_dtype.end(), '\0'));
   message->id = head.id;
   auto part = part_of(std::move(bytes));
-  if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
+  if (has_ended(from)) {  // the sender has not heard of it yet
     if (part.place) return_place(from, *part.place);
     return;
   }
   add(*message, std::move(part));
-  if (message->came < message->bytes()) coming_[static_cast<std::size_t>(from)].push_back(message);
+  if (message->came < message->bytes()) coming_[from].push_back(message);
 
   const auto fits = [&](const auto& operation) {
     return (operation->peer == PointToPointOp::kAnybody || operation->peer == from) && operation->tag == message->tag;
@@ -302,7 +300,7 @@ void PointToPoint::hear_announcement(int from, std::string bytes) {
 
 std::shared_ptr<const PointToPointOp> PointToPoint::awaited() const {
   const auto certain = [](const auto& operation) { return operation && operation->peer != PointToPointOp::kAnybody; };
-  for (const auto& messages : coming_) {
+  for (const auto& [from, messages] : coming_) {
     for (const auto& message : messages) {
       if (certain(message->operation)) return message->operation;
     }
@@ -311,53 +309,47 @@ std::shared_ptr<const PointToPointOp> PointToPoint::awaited() const {
   return found == expected_.end() ? nullptr : *found;
 }
 
-bool PointToPoint::expects() const {
-  return !expected_.empty() ||
-         std::any_of(coming_.begin(), coming_.end(), [](const auto& queue) { return !queue.empty(); });
-}
-
 void PointToPoint::hear_part(int from, std::string bytes) {
   Head head;
   std::memcpy(&head, bytes.data(), sizeof head);
   auto part = part_of(std::move(bytes));
-  if (!ended_[static_cast<std::size_t>(from)].ok()) {  // the sender has not heard of it yet
+  if (has_ended(from)) {  // the sender has not heard of it yet
     if (part.place) return_place(from, *part.place);
     return;
   }
-  auto& coming = coming_[static_cast<std::size_t>(from)];
+  const auto coming = coming_.find(from);
   // The parts of one message arrive in order, one message at a time.
-  if (coming.empty() || coming.front()->id != head.id) {
+  if (coming == coming_.end() || coming->second.front()->id != head.id) {
     throw Error(ErrorKind::transport, "a part came of a message that was not announced");
   }
-  const auto message = coming.front();
+  const auto message = coming->second.front();
   add(*message, std::move(part));
   if (message->came < message->bytes()) return;
-  coming.pop_front();
+  coming->second.pop_front();
+  if (coming->second.empty()) coming_.erase(coming);
   look_where_needed();
   finish_if_complete(message);
 }
 
 void PointToPoint::leave() {
   const Head head{.mark = kMark, .kind = Kind::leaving};
-  for (std::size_t to = 0; to < ended_.size(); ++to) {
-    if (static_cast<int>(to) != channel_.rank() && ended_[to].ok()) {
-      channel_.send(static_cast<int>(to), bytes_of(head, nullptr, 0));
-    }
+  for (int to = 0; to < channel_.size(); ++to) {
+    if (to != channel_.rank() && !has_ended(to)) channel_.send(to, bytes_of(head, nullptr, 0));
   }
 }
 
 // The messages that the sender sent before it left have been received already.
 void PointToPoint::receive_leaving(int from) {
-  auto& ended = ended_[static_cast<std::size_t>(from)];
-  if (ended.ok()) ended = {ErrorKind::peer_lost, rank_text(from) + " has left the group"};
+  ended_.try_emplace(from, ErrorKind::peer_lost, rank_text(from) + " has left the group");
   fail_hopeless();
 }
 
 // Fails what cannot complete, because there are no more messages with a rank.
 void PointToPoint::fail_hopeless() {
-  for (std::size_t to = 0; to < outgoing_.size(); ++to) {
-    if (ended_[to].ok()) continue;
-    for (auto& message : std::exchange(outgoing_[to], {})) message.operation->completion.finish(ended_[to]);
+  for (const auto& [peer, reason] : ended_) {
+    if (const auto queue = outgoing_.extract(peer)) {
+      for (auto& message : queue.mapped()) message.operation->completion.finish(reason);
+    }
   }
   std::deque<std::shared_ptr<PointToPointOp>> rest;
   for (auto& operation : std::exchange(expected_, {})) {
@@ -375,20 +367,12 @@ void PointToPoint::fail_hopeless() {
 const Status* PointToPoint::hopeless(const PointToPointOp& operation) const {
   if (!over_.ok()) return &over_;
   if (operation.peer != PointToPointOp::kAnybody) {
-    const auto& status = ended_[static_cast<std::size_t>(operation.peer)];
-    return status.ok() ? nullptr : &status;
+    const auto found = ended_.find(operation.peer);
+    return found == ended_.end() ? nullptr : &found->second;
   }
-  const Status* found = nullptr;
-  for (std::size_t rank = 0; rank < ended_.size(); ++rank) {
-    if (static_cast<int>(rank) == channel_.rank()) continue;
-    if (ended_[rank].ok()) return nullptr;
-    found = &ended_[rank];
-  }
-  return found;
-}
-
-bool PointToPoint::has_outgoing() const {
-  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& queue) { return !queue.empty(); });
+  const auto ended = ended_.size() - (has_ended(channel_.rank()) ? 1 : 0);
+  const bool others_are_left = ended + 1 < world_ranks_.size();
+  return others_are_left || ended_.empty() ? nullptr : &ended_.rbegin()->second;
 }
 
 void PointToPoint::fail(const Status& reason) {
@@ -399,11 +383,11 @@ void PointToPoint::fail(const Status& reason) {
     // The completion has failed already for another reason.
   }
   for (auto& operation : std::exchange(expected_, {})) operation->completion.finish(over_);
-  for (auto& queue : outgoing_) {
-    for (auto& message : std::exchange(queue, {})) message.operation->completion.finish(over_);
+  for (auto& [to, queue] : std::exchange(outgoing_, {})) {
+    for (auto& message : queue) message.operation->completion.finish(over_);
   }
-  for (auto& queue : coming_) {
-    for (auto& message : std::exchange(queue, {})) {
+  for (auto& [from, queue] : std::exchange(coming_, {})) {
+    for (auto& message : queue) {
       if (message->operation) {
         message->operation->completion.finish(over_);
       } else {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,12 +50,7 @@ struct PointToPointOp {
 class PointToPoint {
  public:
   PointToPoint(ControlChannel& channel, const std::vector<int>& world_ranks)
-      : channel_(channel),
-        world_ranks_(world_ranks),
-        outgoing_(world_ranks.size()),
-        laid_out_(world_ranks.size()),
-        coming_(world_ranks.size()),
-        ended_(world_ranks.size()) {}
+      : channel_(channel), world_ranks_(world_ranks) {}
 
   static bool is_point_to_point(const std::string& bytes) { return !bytes.empty() && bytes[0] == kMark; }
 
@@ -67,9 +63,9 @@ class PointToPoint {
   bool attend();
   void receive(int from, std::string bytes);
 
-  bool has_outgoing() const;
+  bool has_outgoing() const { return !outgoing_.empty(); }
   // Returns true if a message, or the rest of one, is expected.
-  bool expects() const;
+  bool expects() const { return !expected_.empty() || !coming_.empty(); }
   // Returns the receive that has waited longest, of those from a certain rank; null if there is none.
   std::shared_ptr<const PointToPointOp> awaited() const;
 
@@ -113,7 +109,7 @@ class PointToPoint {
     std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
   };
 
-  std::size_t send_next(int to);
+  std::size_t send_next(int to, std::deque<Outgoing>& queue);
   void expect(std::shared_ptr<PointToPointOp> operation);
   void match(const std::shared_ptr<Incoming>& message, std::shared_ptr<PointToPointOp> operation);
   static Part part_of(std::string frame);
@@ -130,6 +126,7 @@ class PointToPoint {
   void fail_hopeless();
   void return_place(int from, std::uint64_t place);
   const Status* hopeless(const PointToPointOp& operation) const;
+  bool has_ended(int peer) const { return ended_.contains(peer); }
   // The answer that a message did not fit may still be sent.
   void look_where_needed() { channel_.expect_anybody(has_sent_ || expects()); }
   std::string rank_text(int rank) const;
@@ -137,12 +134,12 @@ class PointToPoint {
   ControlChannel& channel_;
   const std::vector<int>& world_ranks_;
   std::uint64_t next_id_ = 1;
-  std::vector<std::deque<Outgoing>> outgoing_;                 // by receiver
-  std::vector<int> laid_out_;                                  // by receiver: parts that it has not copied yet
-  std::deque<std::shared_ptr<PointToPointOp>> expected_;       // receives that no message has arrived for
-  std::deque<std::shared_ptr<Incoming>> arrived_;              // messages without a receive
-  std::vector<std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: messages with missing parts
-  std::vector<Status> ended_;                                  // by rank: why there are no more messages with it
+  std::map<int, std::deque<Outgoing>> outgoing_;                 // by receiver: what is not sent yet
+  std::map<int, int> laid_out_;                                  // by receiver: parts that it has not copied yet
+  std::deque<std::shared_ptr<PointToPointOp>> expected_;         // receives that no message has arrived for
+  std::deque<std::shared_ptr<Incoming>> arrived_;                // messages without a receive
+  std::map<int, std::deque<std::shared_ptr<Incoming>>> coming_;  // by sender: messages with missing parts
+  std::map<int, Status> ended_;                                  // by rank: why there are no more messages with it
   bool has_sent_ = false;
   Status over_;
 
