@@ -34,6 +34,31 @@ std::string seconds_text(std::chrono::milliseconds limit) {
   return text + " s";
 }
 
+// Joins texts to one frame, in which each has its length in front.
+std::string joined(const std::vector<std::string>& texts) {
+  std::string bytes;
+  for (const auto& text : texts) {
+    const std::uint64_t length = text.size();
+    bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+    bytes += text;
+  }
+  return bytes;
+}
+
+// Takes apart what joined() has made. Returns false if the bytes are not as many texts as `texts` has.
+bool split(std::string_view bytes, std::vector<std::string>& texts) {
+  for (auto& text : texts) {
+    std::uint64_t length = 0;
+    if (bytes.size() < sizeof length) return false;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    bytes.remove_prefix(sizeof length);
+    if (bytes.size() < length) return false;
+    text = bytes.substr(0, length);
+    bytes.remove_prefix(length);
+  }
+  return bytes.empty();
+}
+
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -175,16 +200,17 @@ std::vector<std::string> LocalRendezvous::allgather(std::string_view mine) {
   std::vector<std::string> all(static_cast<std::size_t>(size_));
   if (rank_ != 0) {
     check(send_frame(sockets_[0].get(), mine, end), 0);
-    for (auto& bytes : all) check(receive_frame(sockets_[0].get(), bytes, end), 0);
+    std::string frame;
+    check(receive_frame(sockets_[0].get(), frame, end), 0);
+    check(split(frame, all) ? IoResult::ok : IoResult::closed, 0);
     return all;
   }
   all[0] = mine;
   for (int r = 1; r < size_; ++r) {
     check(receive_frame(sockets_[static_cast<std::size_t>(r)].get(), all[static_cast<std::size_t>(r)], end), r);
   }
-  for (int r = 1; r < size_; ++r) {
-    for (const auto& bytes : all) check(send_frame(sockets_[static_cast<std::size_t>(r)].get(), bytes, end), r);
-  }
+  const auto frame = joined(all);
+  for (int r = 1; r < size_; ++r) check(send_frame(sockets_[static_cast<std::size_t>(r)].get(), frame, end), r);
   return all;
 }
 
