@@ -22,7 +22,7 @@ constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
 constexpr std::chrono::microseconds kLook{100'000};        // how often waiting work looks at the clock
 constexpr std::chrono::microseconds kShortestLook{1'000};  // for control channels that need progress
 constexpr std::chrono::microseconds kShortestSpin{2};
-constexpr std::chrono::microseconds kShortestPoll{20};     // for control channels that do not notify
+constexpr std::chrono::microseconds kShortestPoll{20};  // for control channels that do not notify
 constexpr std::chrono::microseconds kLongestPoll{500};
 
 // Rounded up, so that a sleep of this length reaches `until`.
