@@ -2,7 +2,7 @@
 
 .PHONY: environments quick-environments quick-tests pytest cpp-tests torch-tests test-torch-versions torch-selection test-hosts test-mutations \
 	test-restarts test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-debian test-oneccl sanitize sanitize-address \
-	sanitize-thread fuzz bench-transport lint-python lint-cxx lint-types lint-tidy
+	sanitize-thread fuzz bench-transport scale lint-python lint-cxx lint-types lint-tidy
 
 # --- other environments: frameworks, or releases of them, that cannot share .venv ------------------------------------
 
@@ -188,6 +188,12 @@ fuzz: $(STAMPS)/test $(STAMPS)/package
 		-DCMAKE_UNITY_BUILD=OFF -DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_BUILD_FUZZERS=ON -DPERSEUS_SANITIZE=fuzz
 	$(BIN)/cmake --build build/fuzz --target perseus_fuzzers
 	$(BIN)/python tests/fuzz/run_fuzzers.py build/fuzz $(FUZZ_SECONDS) $(FUZZ)
+
+# What the negotiation costs at 64 to 4,096 ranks: the table of docs/scale.md.
+scale: $(STAMPS)/package
+	$(call configure_tests,build/core) >build/configure.log || { cat build/configure.log; exit 1; }
+	$(BIN)/cmake --build build/core --target perseus_scale
+	build/core/tests/scale/perseus_scale 64 256 1024 4096
 
 # The shared-memory transport alone, without engine and Python.
 bench-transport: $(STAMPS)/package

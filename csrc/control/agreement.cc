@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <functional>
+#include <span>
 #include <sstream>
 
 namespace perseus {
@@ -57,9 +58,7 @@ std::string list_values(const std::vector<Submission>& submissions, const std::v
                         const std::string& verb, const std::function<std::string(const Request&)>& value) {
   std::string text;
   for (const auto& submission : submissions) {
-    std::vector<int> ranks;
-    ranks.reserve(submission.ranks.size());
-    for (const int rank : submission.ranks) ranks.push_back(world_ranks[static_cast<std::size_t>(rank)]);
+    const auto ranks = world_ranks_of(submission.ranks, world_ranks);
     if (!text.empty()) text += ", ";
     std::string its_verb = verb;
     if (ranks.size() > 1) {
@@ -142,27 +141,34 @@ std::string describe_member(const std::vector<Submission>& submissions, const st
 
 }  // namespace
 
-std::string describe_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (i > 0) text += ", ";
-    text += std::to_string(ranks[i]);
-    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
-    i = last + 1;
+RankSet world_ranks_of(const RankSet& ranks, const std::vector<int>& world_ranks) {
+  RankSet found;
+  for (const auto& [first, end] : ranks.runs()) {
+    // Groups of consecutive ranks are the usual case.
+    const auto run =
+        std::span(world_ranks).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
+    std::size_t count = 1;
+    for (std::size_t i = 0; i < run.size(); i += count) {
+      for (count = 1; i + count < run.size() && run[i + count] == run[i] + static_cast<int>(count);) ++count;
+      found.add_run({run[i], run[i] + static_cast<int>(count)});
+    }
   }
-  return text;
+  return found;
+}
+
+std::string describe_ranks(const RankSet& ranks) {
+  std::string text;
+  for (const auto& [first, end] : ranks.runs()) {
+    text += (text.empty() ? "" : ", ") + std::to_string(first);
+    if (end > first + 1) text += (end == first + 2 ? ", " : "-") + std::to_string(end - 1);
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
 std::string describe_disagreement(std::vector<Submission> submissions, const std::vector<int>& world_ranks) {
   // Reports arrive in any order, but the text must not depend on it.
-  const auto lowest = [](const Submission& submission) {
-    return *std::min_element(submission.ranks.begin(), submission.ranks.end());
-  };
   std::sort(submissions.begin(), submissions.end(),
-            [&](const Submission& a, const Submission& b) { return lowest(a) < lowest(b); });
+            [](const Submission& a, const Submission& b) { return a.ranks.lowest() < b.ranks.lowest(); });
   // Users give the root as a world rank, so the text has the world rank.
   for (auto& submission : submissions) {
     const auto root = static_cast<std::size_t>(submission.request.root);

@@ -24,7 +24,7 @@ Decision Negotiator::decide(const std::vector<Submission>& submissions) {
   if (submissions.size() > 1) {
     decision.kind = Decision::Kind::fail;
     decision.text = describe_disagreement(submissions, tree_.world_ranks);
-  } else if (asked < joined_.size() && !works_with_joined_ranks(request.verb)) {
+  } else if (asked < static_cast<std::size_t>(tree_.size()) && !works_with_joined_ranks(request.verb)) {
     decision.kind = Decision::Kind::fail;
     decision.text = request.label() +
                     " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
@@ -48,7 +48,7 @@ Decision Negotiator::decide_cached(std::uint32_t id) {
 }
 
 void Negotiator::decide_joined(std::vector<Decision>& plan) {
-  if (join_order_.size() < joined_.size()) return;
+  if (join_order_.size() < static_cast<std::size_t>(tree_.size())) return;
   Decision all;
   all.kind = Decision::Kind::joined;
   all.rank = tree_.world_ranks[static_cast<std::size_t>(join_order_.back())];
@@ -65,8 +65,7 @@ void Negotiator::give_id(std::uint32_t id, const Request& request) {
     if (std::erase(report_.cached, id) > 0) {
       Submission all{*former, {}};
       for (std::size_t source = 0; source < sources(); ++source) {
-        const auto ranks = submitters(source, former->verb);
-        all.ranks.insert(all.ranks.end(), ranks.begin(), ranks.end());
+        all.ranks.add(submitters(source, former->verb));
       }
       report_.submissions.push_back({std::move(all)});
     }
@@ -96,8 +95,7 @@ void Negotiator::apply(Plan plan) {
     if (decision.kind == Decision::Kind::suspect) suspect(decision.request.name);
     if (decision.kind == Decision::Kind::run || decision.kind == Decision::Kind::fail) end_suspicion(decision);
     if (decision.kind == Decision::Kind::joined) {
-      joined_.assign(joined_.size(), false);
-      any_joined_ = false;
+      joined_ = {};
     }
     if (decision.kind == Decision::Kind::close) {
       closed_ = true;

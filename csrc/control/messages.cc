@@ -24,7 +24,7 @@ void write(Writer& to, const std::vector<Submission>& submissions) {
   to.number(submissions.size());
   for (const auto& submission : submissions) {
     to.request(submission.request);
-    to.numbers(submission.ranks);
+    to.ranks(submission.ranks);
   }
 }
 
@@ -32,7 +32,7 @@ std::vector<Submission> read_submissions(Reader& from) {
   std::vector<Submission> submissions;
   for (auto left = from.number(); left > 0; --left) {
     auto request = from.request();
-    submissions.push_back({std::move(request), from.numbers()});
+    submissions.push_back({std::move(request), from.ranks()});
   }
   return submissions;
 }
@@ -83,7 +83,7 @@ std::string encode(const Report& report) {
   for (const auto& stall : report.stalls) {
     to.text(stall.name);
     to.text(stall.label);
-    to.numbers(stall.present);
+    to.ranks(stall.present);
     to.signed_number(stall.waited_ms);
   }
   if (report.blocked.empty()) return to.take();
@@ -107,7 +107,7 @@ Report decode_report(std::string_view bytes) {
     StallReport stall;
     stall.name = from.text();
     stall.label = from.text();
-    stall.present = from.numbers();
+    stall.present = from.ranks();
     stall.waited_ms = std::clamp<std::int64_t>(from.signed_number(), 0, kLongestWaitMs);
     report.stalls.push_back(std::move(stall));
   }

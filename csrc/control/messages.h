@@ -16,8 +16,8 @@ namespace perseus {
 // A request that waits at a node of the tree for ranks that have not submitted it.
 struct StallReport {
   std::string name;
-  std::string label;         // see Request::label
-  std::vector<int> present;  // group ranks that have submitted it
+  std::string label;  // see Request::label
+  RankSet present;    // group ranks that have submitted it
   std::int64_t waited_ms = 0;
 
   bool operator==(const StallReport&) const = default;

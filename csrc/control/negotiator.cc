@@ -9,7 +9,6 @@ Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
     : tree_(std::move(tree)),
       options_(options),
       cache_(options.cache_capacity),
-      joined_(static_cast<std::size_t>(tree_.size()), false),
       changes_seen_(tree_.children.size(), 0) {
   if (options_.first_stall_warning.count() == 0) options_.first_stall_warning = options_.stall_warning;
 }
@@ -25,14 +24,9 @@ std::size_t Negotiator::source_of(int child) const {
   return static_cast<std::size_t>(found - tree_.children.begin()) + 1;
 }
 
-std::vector<int> Negotiator::ranks_of(std::size_t source) const {
-  std::vector<int> ranks;
-  if (source == 0) {
-    ranks.push_back(tree_.rank);
-  } else {
-    ranks = tree_.ranks_below[source - 1];
-  }
-  std::erase_if(ranks, [this](int rank) { return joined_[static_cast<std::size_t>(rank)]; });
+RankSet Negotiator::ranks_of(std::size_t source) const {
+  auto ranks = source == 0 ? RankSet{tree_.rank} : tree_.ranks_below[source - 1];
+  ranks.remove(joined_);
   return ranks;
 }
 
@@ -40,15 +34,15 @@ bool Negotiator::all_joined(std::size_t source) const { return ranks_of(source).
 
 // Returns the ranks of a source that have submitted a request by its id. Ranks that have joined since then count only
 // for verbs that cannot use their zeros: for such a verb, a source reports an id only if all its ranks submitted it.
-std::vector<int> Negotiator::submitters(std::size_t source, Verb verb) const {
+RankSet Negotiator::submitters(std::size_t source, Verb verb) const {
   auto ranks = ranks_of(source);
   if (!ranks.empty() && works_with_joined_ranks(verb)) return ranks;
-  return source == 0 ? std::vector<int>{tree_.rank} : tree_.ranks_below[source - 1];
+  return source == 0 ? RankSet{tree_.rank} : tree_.ranks_below[source - 1];
 }
 
 bool Negotiator::all_submitted(const std::vector<bool>& have) const {
   for (std::size_t source = 0; source < sources(); ++source) {
-    if (!have[source] && !(any_joined_ && all_joined(source))) return false;
+    if (!have[source] && (joined_.empty() || !all_joined(source))) return false;
   }
   return true;
 }
@@ -102,7 +96,7 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
 void Negotiator::complete_if_ready(std::uint32_t id) {
   auto& waiting = repeats_[id];
   if (waiting.missing > 0) {
-    if (!any_joined_ || !all_submitted(waiting.have)) return;
+    if (joined_.empty() || !all_submitted(waiting.have)) return;
     if (!works_with_joined_ranks(cache_.at(id).verb)) {
       // The root has to learn which ranks have not submitted it.
       turn_repeat_into_entry(id);
@@ -125,9 +119,7 @@ void Negotiator::turn_repeat_into_entry(std::uint32_t id) {
   full.have = waiting.have;
   auto& ranks = full.submissions.emplace_back(Submission{request, {}}).ranks;
   for (std::size_t source = 0; source < sources(); ++source) {
-    if (!waiting.have[source]) continue;
-    const auto those = submitters(source, request.verb);
-    ranks.insert(ranks.end(), those.begin(), those.end());
+    if (waiting.have[source]) ranks.add(submitters(source, request.verb));
   }
   waiting.open = false;
   --open_repeats_;
@@ -150,15 +142,14 @@ void Negotiator::add_submissions(std::size_t source, std::vector<Submission> sub
     if (same == waiting.submissions.end()) {
       waiting.submissions.push_back(std::move(submission));
     } else {
-      same->ranks.insert(same->ranks.end(), submission.ranks.begin(), submission.ranks.end());
+      same->ranks.add(submission.ranks);
     }
   }
   complete_if_ready(name);
 }
 
 void Negotiator::record_arrival(std::size_t source, const std::string& name) {
-  auto& arrival = arrivals_.emplace_back(Arrival{name, ranks_of(source)});
-  for (int& rank : arrival.world_ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
+  arrivals_.push_back({name, world_ranks_of(ranks_of(source), tree_.world_ranks).ranks()});
 }
 
 void Negotiator::complete_if_ready(const std::string& name) {
@@ -187,8 +178,7 @@ void Negotiator::join() {
 }
 
 void Negotiator::mark_joined(int rank) {
-  joined_[static_cast<std::size_t>(rank)] = true;
-  any_joined_ = true;
+  joined_.add(rank);
   report_.joined.push_back(rank);
   if (tree_.is_root()) join_order_.push_back(rank);
 }
@@ -200,27 +190,25 @@ void Negotiator::leave() {
 
 void Negotiator::receive(int from, std::string_view bytes, Clock::time_point now) {
   if (from == tree_.parent) {
-    const auto plan = decode_plan(bytes);
+    auto plan = decode_plan(bytes);
     for (const int child : tree_.children) relayed_.push_back({child, std::string(bytes)});
-    apply(plan);
+    apply(std::move(plan));
     return;
   }
   receive_report(source_of(from), decode_report(bytes), now);
 }
 
-void Negotiator::check_ranks(const std::vector<int>& ranks) const {
-  for (const int rank : ranks) {
-    if (rank < 0 || rank >= tree_.size()) {
-      throw Error(ErrorKind::transport, "negotiation: a report names rank " + std::to_string(rank) + " of a group of " +
-                                            std::to_string(tree_.size()) +
-                                            " ranks; check that all ranks run the same version of perseus_like");
-    }
-  }
+void Negotiator::check_ranks(const RankSet& ranks) const {
+  if (ranks.empty() || (ranks.lowest() >= 0 && ranks.runs().back().end <= tree_.size())) return;
+  const int wrong = ranks.lowest() < 0 ? ranks.lowest() : ranks.runs().back().end - 1;
+  throw Error(ErrorKind::transport, "negotiation: a report names rank " + std::to_string(wrong) + " of a group of " +
+                                        std::to_string(tree_.size()) +
+                                        " ranks; check that all ranks run the same version of perseus_like");
 }
 
 void Negotiator::check_ranks(const Report& report) const {
-  check_ranks(report.joined);
-  check_ranks(report.left);
+  for (const int rank : report.joined) check_ranks(RankSet{rank});
+  for (const int rank : report.left) check_ranks(RankSet{rank});
   for (const auto& stall : report.stalls) check_ranks(stall.present);
   for (const auto& submissions : report.submissions) {
     for (const auto& submission : submissions) {
@@ -301,6 +289,7 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point now) {
   urgent_ = false;
   Plan plan;
   const auto report = std::exchange(report_, {});
+  plan.decisions.reserve(report.cached.size() + report.submissions.size() + extra_.size());
   for (const auto id : report.cached) plan.decisions.push_back(decide_cached(id));
   for (const auto& submissions : report.submissions) plan.decisions.push_back(decide(submissions));
   decide_joined(plan.decisions);
@@ -314,7 +303,7 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point now) {
   if (plan.empty()) return out;
   const auto bytes = encode(plan);
   for (const int child : tree_.children) out.push_back({child, bytes});
-  apply(plan);
+  apply(std::move(plan));
   return out;
 }
 

@@ -134,8 +134,8 @@ class Negotiator {
 
   std::size_t sources() const { return tree_.children.size() + 1; }
   std::size_t source_of(int child) const;
-  std::vector<int> ranks_of(std::size_t source) const;
-  std::vector<int> submitters(std::size_t source, Verb verb) const;
+  RankSet ranks_of(std::size_t source) const;
+  RankSet submitters(std::size_t source, Verb verb) const;
   bool all_joined(std::size_t source) const;
   Entry& entry(const std::string& name, Clock::time_point now);
   void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
@@ -150,10 +150,10 @@ class Negotiator {
   void complete_all_ready();
   void receive_report(std::size_t source, const Report& report, Clock::time_point now);
   const std::vector<bool>* submitted_sources(const std::string& name) const;
-  std::vector<int> present(const std::vector<bool>& have) const;
+  RankSet present(const std::vector<bool>& have) const;
   void check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
                    Clock::time_point& warned, Clock::time_point now);
-  void check_ranks(const std::vector<int>& ranks) const;
+  void check_ranks(const RankSet& ranks) const;
   void check_ranks(const Report& report) const;
   void apply(Plan plan);
   void mark_joined(int rank);
@@ -167,21 +167,22 @@ class Negotiator {
   void warn_of_stalls(Clock::time_point now);
   void warn_of_stall(const Stall& waiting, Clock::time_point now);
   void describe_longest_wait(Plan& plan, Clock::time_point now);
-  std::vector<int> world_ranks_missing(const std::vector<int>& present) const;
+  RankSet missing(const RankSet& present) const;
+  std::string describe(const RankSet& ranks) const;
 
   // The name that the caller gave → the same name with each verb in front → ranks that submitted it. See
   // verb_mismatch.cc.
-  using Calls = std::map<std::string, std::map<std::string, std::vector<int>>>;
+  using Names = std::map<std::string, RankSet>;
+  using Calls = std::map<std::string, Names>;
   Calls open_calls(Clock::time_point now, std::chrono::milliseconds waited) const;
   void check_verbs(Clock::time_point now);
-  void check_names(const std::string& plain, const std::map<std::string, std::vector<int>>& names,
-                   Clock::time_point now);
+  void check_names(const std::string& plain, const Names& names, Clock::time_point now);
   void suspect(const std::string& plain);
   void end_suspicion(const Decision& decision);
   void receive_blocked(std::size_t source, const Report& report);
   void report_if_blocked(const std::string& plain, Suspicion& suspicion);
   void fail_blocked(const std::vector<std::string>& blocked, const Plan& plan, Clock::time_point now);
-  void fail_mismatch(const std::string& plain, const std::map<std::string, std::vector<int>>& names);
+  void fail_mismatch(const std::string& plain, const Names& names);
   void record_failure(const std::string& name);
   void remove_submissions(const std::string& name);
   bool is_outdated(const std::string& name, const Report& report) const;
@@ -197,8 +198,7 @@ class Negotiator {
   std::vector<Outgoing> relayed_;            // plans to forward to the children
   std::vector<Decision> extra_;              // root: further decisions for the next plan, such as warnings
   std::deque<std::vector<Decision>> plans_;  // for this rank
-  std::vector<bool> joined_;                 // by group rank
-  bool any_joined_ = false;
+  RankSet joined_;
   std::vector<int> join_order_;          // root: in the order of arrival
   std::map<std::string, Stall> stalls_;  // root: stalled names
   // Other nodes: names of a mismatch that were reported to the root, and the number of ranks in the report.

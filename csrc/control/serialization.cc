@@ -47,6 +47,16 @@ void Writer::numbers(std::span<const int> values) {
   for (const int value : values) signed_number(value);
 }
 
+void Writer::ranks(const RankSet& ranks) {
+  number(ranks.runs().size());
+  int previous = 0;
+  for (const auto& run : ranks.runs()) {
+    number(static_cast<std::uint64_t>(run.first - previous));
+    number(static_cast<std::uint64_t>(run.end - run.first));
+    previous = run.end;
+  }
+}
+
 void Writer::runs(std::span<const std::uint32_t> ids) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) count += i == 0 || ids[i] != ids[i - 1] + 1;
@@ -131,6 +141,19 @@ std::vector<int> Reader::numbers() {
   std::vector<int> values(length());
   for (auto& value : values) value = small_number();
   return values;
+}
+
+RankSet Reader::ranks() {
+  constexpr std::uint64_t kMost = INT_MAX;
+  RankSet ranks;
+  std::uint64_t previous = 0;
+  for (auto left = length(); left > 0; --left) {
+    const auto gap = number(), count = number();
+    if (gap > kMost || count == 0 || count > kMost || previous + gap + count > kMost) malformed();
+    ranks.add_run({static_cast<int>(previous + gap), static_cast<int>(previous + gap + count)});
+    previous += gap + count;
+  }
+  return ranks;
 }
 
 std::vector<std::uint32_t> Reader::runs() {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/rank_set.h"
 #include "control/request.h"
 
 namespace perseus {
@@ -20,6 +21,7 @@ class Writer {
   void real(double value);
   void text(std::string_view value);
   void numbers(std::span<const int> values);
+  void ranks(const RankSet& ranks);
   // Writes runs of ascending ids as two numbers each. Ids of cached requests mostly come in such runs.
   void runs(std::span<const std::uint32_t> ids);
   void request(const Request& request);
@@ -41,6 +43,7 @@ class Reader {
   double real();
   std::string text();
   std::vector<int> numbers();
+  RankSet ranks();
   std::vector<std::uint32_t> runs();
   Request request();
   bool at_end() const { return rest_.empty(); }

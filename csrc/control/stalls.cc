@@ -6,15 +6,17 @@
 
 namespace perseus {
 
-std::vector<int> Negotiator::world_ranks_missing(const std::vector<int>& present) const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < tree_.size(); ++rank) {
-    const bool here = std::find(present.begin(), present.end(), rank) != present.end();
-    if (!here && !joined_[static_cast<std::size_t>(rank)]) {
-      missing.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-    }
-  }
-  return missing;
+// Returns the ranks that are not present and have not joined.
+RankSet Negotiator::missing(const RankSet& present) const {
+  RankSet ranks;
+  ranks.add_run({0, tree_.size()});
+  ranks.remove(present);
+  ranks.remove(joined_);
+  return ranks;
+}
+
+std::string Negotiator::describe(const RankSet& ranks) const {
+  return describe_ranks(world_ranks_of(ranks, tree_.world_ranks));
 }
 
 const std::vector<bool>* Negotiator::submitted_sources(const std::string& name) const {
@@ -24,12 +26,10 @@ const std::vector<bool>* Negotiator::submitted_sources(const std::string& name) 
 }
 
 // Returns the ranks of the sources that have submitted a name.
-std::vector<int> Negotiator::present(const std::vector<bool>& have) const {
-  std::vector<int> ranks;
+RankSet Negotiator::present(const std::vector<bool>& have) const {
+  RankSet ranks;
   for (std::size_t source = 0; source < sources(); ++source) {
-    if (!have[source]) continue;
-    const auto those = ranks_of(source);
-    ranks.insert(ranks.end(), those.begin(), those.end());
+    if (have[source]) ranks.add(ranks_of(source));
   }
   return ranks;
 }
@@ -72,7 +72,7 @@ void Negotiator::warn_of_stalls(Clock::time_point now) {
 void Negotiator::describe_longest_wait(Plan& plan, Clock::time_point now) {
   auto longest = now - std::chrono::seconds(5);  // shorter waits are ordinary
   std::string label;
-  std::vector<int> ranks;
+  RankSet ranks;
   const auto compare = [&](const Request& request, const std::vector<bool>& have, Clock::time_point since) {
     if (since >= longest) return;
     longest = since;
@@ -86,13 +86,11 @@ void Negotiator::describe_longest_wait(Plan& plan, Clock::time_point now) {
   for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
     if (repeats_[id].open) compare(cache_.at(id), repeats_[id].have, repeats_[id].since);
   }
-  const auto missing = world_ranks_missing(ranks);
-  if (label.empty() || ranks.empty() || missing.empty()) return;
-  const bool one = ranks.size() == 1;
-  for (int& rank : ranks) rank = tree_.world_ranks[static_cast<std::size_t>(rank)];
+  const auto others = missing(ranks);
+  if (label.empty() || ranks.empty() || others.empty()) return;
   Decision decision;
   decision.kind = Decision::Kind::warn;
-  decision.text = describe_ranks(ranks) + (one ? " was" : " were") + " waiting for " + describe_ranks(missing) +
+  decision.text = describe(ranks) + (ranks.size() == 1 ? " was" : " were") + " waiting for " + describe(others) +
                   " in " + label + " for " +
                   std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - longest).count()) + " s";
   plan.decisions.push_back(std::move(decision));
@@ -128,17 +126,9 @@ void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
     waiting.since = now - std::chrono::milliseconds(report.waited_ms);
     waiting.warned = waiting.since - period;
   }
-  for (const int rank : waiting.report.present) {
-    if (std::find(report.present.begin(), report.present.end(), rank) == report.present.end())
-      report.present.push_back(rank);
-  }
+  report.present.add(waiting.report.present);
+  if (const auto* have = submitted_sources(found->first)) report.present.add(present(*have));
   waiting.report = std::move(report);
-  if (const auto* have = submitted_sources(found->first)) {
-    auto& known = waiting.report.present;
-    for (const int rank : present(*have)) {
-      if (std::find(known.begin(), known.end(), rank) == known.end()) known.push_back(rank);
-    }
-  }
   // A late report of a period for which a warning was already given waits for the next period.
   const bool over = options_.stall_shutdown.count() > 0 && now - waiting.since >= options_.stall_shutdown;
   if (!over && (early || now - waiting.warned < period / 2)) return;
@@ -148,16 +138,13 @@ void Negotiator::add_stall_report(StallReport report, Clock::time_point now) {
 
 void Negotiator::warn_of_stall(const Stall& waiting, Clock::time_point now) {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since);
-  std::vector<int> ready;
-  ready.reserve(waiting.report.present.size());
-  for (const int rank : waiting.report.present) ready.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
   const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
   const auto tenths = ((over ? options_.stall_shutdown : waited).count() + 50) / 100;
   Decision decision;
   decision.request.name = waiting.report.name;
   decision.text = waiting.report.label + (over ? " timed out after a timeout of " : " has waited ") +
                   std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: submitted by " +
-                  describe_ranks(ready) + ", not by " + describe_ranks(world_ranks_missing(waiting.report.present)) +
+                  describe(waiting.report.present) + ", not by " + describe(missing(waiting.report.present)) +
                   ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
                   "taken another branch.";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;

@@ -42,11 +42,11 @@ Tree make_tree(int rank, std::span<const int> hosts, std::vector<int> world_rank
   tree.rank = rank;
   tree.parent = parents[static_cast<std::size_t>(rank)];
   tree.world_ranks = std::move(world_ranks);
-  std::map<int, std::vector<int>> below;
+  std::map<int, RankSet> below;
   for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
     // Walk up from `other`; the last step before `rank` is the child through which `other` reports.
     for (int at = other; at >= 0 && at != rank; at = parents[static_cast<std::size_t>(at)]) {
-      if (parents[static_cast<std::size_t>(at)] == rank) below[at].push_back(other);
+      if (parents[static_cast<std::size_t>(at)] == rank) below[at].add(other);
     }
   }
   for (auto& [child, ranks] : below) {

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "control/rank_set.h"
+
 namespace perseus {
 
 // One rank's place in the negotiation tree. All numbers are group ranks.
@@ -13,7 +15,7 @@ struct Tree {
   std::vector<int> parents;   // of every rank
   std::vector<int> children;  // ascending
   // ranks_below[i]: the ranks whose reports come through children[i], including children[i].
-  std::vector<std::vector<int>> ranks_below;
+  std::vector<RankSet> ranks_below;
   std::vector<int> world_ranks;  // by group rank, for texts
 
   int size() const { return static_cast<int>(world_ranks.size()); }

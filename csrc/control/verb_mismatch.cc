@@ -22,12 +22,6 @@ namespace {
 // The time for which names wait before they are compared, so that ordinary steps cause no messages.
 constexpr std::chrono::milliseconds kSettling{300};
 
-void add(std::vector<int>& ranks, const std::vector<int>& more) {
-  for (const int rank : more) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-  }
-}
-
 std::string verb_of(const std::string& name, const std::string& plain) {
   return name.substr(0, name.size() - plain.size() - 1);
 }
@@ -38,23 +32,33 @@ const std::string& name_of(const Decision& decision) {
 
 }  // namespace
 
-// Returns all open names that have waited this long, grouped by the name that the caller gave.
+// Returns the names that have waited this long and differ from another one in the verb only, grouped by the name that
+// the caller gave.
 Negotiator::Calls Negotiator::open_calls(Clock::time_point now, std::chrono::milliseconds waited) const {
-  Calls calls;
-  const auto add_open = [&](const std::string& name, const std::vector<bool>& have, Clock::time_point since) {
-    if (now - since < waited) return;
-    if (const auto plain = name_without_verb(name); plain != name) calls[std::string(plain)][name] = present(have);
+  std::unordered_map<std::string_view, std::vector<std::string_view>> names;
+  const auto add = [&](std::string_view name) {
+    const auto plain = name_without_verb(name);
+    if (plain == name) return;
+    auto& found = names[plain];
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   };
-  for (const auto& [name, waiting] : entries_) add_open(name, waiting.have, waiting.since);
-  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
-    if (repeats_[id].open) add_open(cache_.at(id).name, repeats_[id].have, repeats_[id].since);
+  for (const auto& [name, waiting] : entries_) {
+    if (now - waiting.since >= waited) add(name);
   }
-  for (const auto& [name, waiting] : stalls_) {
-    if (const auto plain = name_without_verb(name); plain != name) {
-      add(calls[std::string(plain)][name], waiting.report.present);
+  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
+    if (repeats_[id].open && now - repeats_[id].since >= waited) add(cache_.at(id).name);
+  }
+  for (const auto& [name, waiting] : stalls_) add(name);
+  Calls calls;
+  for (const auto& [plain, several] : names) {
+    if (several.size() < 2) continue;
+    for (const auto view : several) {
+      const std::string name(view);
+      auto& ranks = calls[std::string(plain)][name];
+      if (const auto* have = submitted_sources(name)) ranks = present(*have);
+      if (const auto found = stalls_.find(name); found != stalls_.end()) ranks.add(found->second.report.present);
     }
   }
-  std::erase_if(calls, [](const auto& call) { return call.second.size() < 2; });
   return calls;
 }
 
@@ -75,16 +79,15 @@ void Negotiator::check_verbs(Clock::time_point now) {
 
 // Suspects a name at the root once every rank has submitted one of its verbs. Ranks that are never seen to wait, as
 // those of a framework that waits itself, get the error after the time of the stall check.
-void Negotiator::check_names(const std::string& plain, const std::map<std::string, std::vector<int>>& names,
-                             Clock::time_point now) {
-  std::vector<int> ranks;
+void Negotiator::check_names(const std::string& plain, const Names& names, Clock::time_point now) {
+  RankSet ranks;
   std::size_t submissions = 0;
   for (const auto& [name, present] : names) {
-    add(ranks, present);
+    ranks.add(present);
     submissions += present.size();
   }
   // If a rank calls several of the verbs, the other ranks may follow.
-  if (submissions > ranks.size() || !world_ranks_missing(ranks).empty()) return;
+  if (submissions > ranks.size() || !missing(ranks).empty()) return;
   const auto found = suspicions_.find(plain);
   if (found == suspicions_.end()) {
     Decision decision;
@@ -143,16 +146,13 @@ void Negotiator::fail_blocked(const std::vector<std::string>& blocked, const Pla
   }
 }
 
-void Negotiator::fail_mismatch(const std::string& plain, const std::map<std::string, std::vector<int>>& names) {
-  std::vector<std::pair<std::vector<int>, std::string>> callers;  // ranks, and the verb that they call
+void Negotiator::fail_mismatch(const std::string& plain, const Names& names) {
+  std::vector<std::pair<RankSet, std::string>> callers;  // ranks, and the verb that they call
   for (const auto& [name, present] : names) {
-    std::vector<int> ranks;
-    ranks.reserve(present.size());
-    for (const int rank : present) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-    std::sort(ranks.begin(), ranks.end());
-    callers.emplace_back(std::move(ranks), verb_of(name, plain));
+    callers.emplace_back(world_ranks_of(present, tree_.world_ranks), verb_of(name, plain));
   }
-  std::sort(callers.begin(), callers.end());
+  std::sort(callers.begin(), callers.end(),
+            [](const auto& a, const auto& b) { return a.first.lowest() < b.first.lowest(); });
   std::string text;
   for (const auto& [ranks, verb] : callers) {
     text += (text.empty() ? verb + " '" + plain + "': " : ", ") + describe_ranks(ranks) +

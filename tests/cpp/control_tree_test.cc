@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "control/tree.h"
@@ -37,10 +38,11 @@ void check(const std::vector<Tree>& trees) {
     for (std::size_t i = 0; i < tree.children.size(); ++i) {
       const auto& child = trees[static_cast<std::size_t>(tree.children[i])];
       EXPECT_EQ(child.parent, tree.rank);
-      std::vector<int> expected = {child.rank};
-      for (const auto& below : child.ranks_below) expected.insert(expected.end(), below.begin(), below.end());
-      std::sort(expected.begin(), expected.end());
-      EXPECT_EQ(tree.ranks_below[i], expected);
+      std::set<int> expected = {child.rank};
+      for (const auto& below : child.ranks_below) {
+        for (const int rank : below.ranks()) expected.insert(rank);
+      }
+      EXPECT_EQ(tree.ranks_below[i].ranks(), std::vector(expected.begin(), expected.end()));
     }
   }
   auto reached = std::accumulate(trees.front().ranks_below.begin(), trees.front().ranks_below.end(), std::size_t{1},

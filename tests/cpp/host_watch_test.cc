@@ -19,13 +19,6 @@ using std::chrono::seconds;
 constexpr int kSize = 4;
 constexpr auto kKilled = "ended without shutting down (it was killed, crashed, or left because of an error)";
 
-std::string wait_for_loss(Liveness& liveness) {
-  std::promise<void> lost;
-  liveness.on_lost([&] { lost.set_value(); });
-  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "no rank was lost";
-  return liveness.status().text();
-}
-
 // Runs `play` for four ranks on hosts a, a, b and c, each in its own process, without a watch inside the hosts. Returns
 // true if those that ended by themselves succeeded.
 bool on_hosts(const HeartbeatOptions& options, const std::function<void(int, Watch*, Liveness&)>& play,

@@ -47,14 +47,6 @@ std::pair<ErrorKind, std::string> error_of(const std::function<void()>& body) {
   return {ErrorKind::shut_down, "nothing was thrown"};
 }
 
-// Waits for a report without polling.
-std::string wait_for_loss(Liveness& liveness) {
-  std::promise<void> lost;
-  liveness.on_lost([&] { lost.set_value(); });
-  if (lost.get_future().wait_for(seconds(20)) != std::future_status::ready) return "no rank was lost";
-  return liveness.status().text();
-}
-
 TEST(LocalRendezvous, GathersBytesOfAnyLength) {
   for (const int size : {1, 2, 5}) {
     on_star(size, [&](LocalRendezvous& rendezvous) {

@@ -6,6 +6,7 @@
 
 #include <barrier>
 #include <exception>
+#include <future>
 #include <iostream>
 #include <numeric>
 #include <thread>
@@ -133,6 +134,13 @@ int fork_rank(const std::function<void()>& body) {
 bool ended_well(int pid) {
   int status = -1;
   return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+std::string wait_for_loss(Liveness& liveness) {
+  std::promise<void> lost;
+  liveness.on_lost([&] { lost.set_value(); });
+  if (lost.get_future().wait_for(std::chrono::seconds(20)) != std::future_status::ready) return "no rank was lost";
+  return liveness.status().text();
 }
 
 }  // namespace perseus::testing

@@ -43,4 +43,7 @@ int fork_rank(const std::function<void()>& body);
 // Returns true if the child exited with 0.
 bool ended_well(int pid);
 
+// Waits for the report of a loss, without polling, and returns its text.
+std::string wait_for_loss(Liveness& liveness);
+
 }  // namespace perseus::testing
