@@ -83,7 +83,7 @@ SOURCES := setup.py pyproject.toml CMakeLists.txt LICENSE README.md docs/write_d
 	$(shell find csrc perseus_like adapters -type f -not -name '*.pyc' -not -name '*.so')
 # Folders too, so that a file taken away makes a new wheel.
 FOLDERS := $(shell find csrc perseus_like adapters -type d -not -name __pycache__)
-CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
+CXX_SOURCES = $(shell find csrc adapters tests/cpp tests/fuzz tests/scale -name '*.cc' -o -name '*.h')
 
 .PHONY: all build dev demo test test-all bench lint format docs clean
 all: build
