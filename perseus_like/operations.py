@@ -11,9 +11,10 @@ from .tensor import AS_IT_IS, AVERAGE, SUM, ReduceOptions
 class Op(IntEnum):
     """The operation of an allreduce, with Horovod's numbers.
 
-    `Average` is the sum divided by the number of ranks. `Sum`, `Min`, `Max` and `Product` work element by element.
-    `Adasum` adds the parts of the ranks' tensors that are orthogonal and averages those that are parallel
-    (arXiv:2006.02924).
+    `Average` is the sum divided by the number of ranks. As in Horovod, integers are summed in their own dtype, in which
+    a large sum wraps, and the average is truncated: convert them to a wider dtype before. `Sum`, `Min`, `Max` and
+    `Product` work element by element. `Adasum` adds the parts of the ranks' tensors that are orthogonal and averages
+    those that are parallel (arXiv:2006.02924).
     """
 
     Average = 0

@@ -151,11 +151,13 @@ def collective(called: str | None = None, tensors: int = 0) -> Callable[[F], F]:
         @functools.wraps(method)
         def call(self: Any, *arguments: Any, timeout: timedelta | None = None, **options: Any) -> Any:
             dynamo_before = dynamo.pause(None)
+            reported = called
             try:
                 if not (_all_plain(arguments) if not options else _all_plain((*arguments, *options.values()))):
                     arguments = tuple(_unwrapped(each) for each in arguments)
                     options = {key: _unwrapped(each) for key, each in options.items()}
                     if _any_fake((*arguments, *options.values())):
+                        reported = None  # no other rank takes part in the call
                         limit = {} if timeout is None else {"timeout": timeout}
                         return getattr(_ProcessGroup(self.rank(), self.size()), name)(*arguments, **options, **limit)
                 if arguments and isinstance(arguments[-1], timedelta):
@@ -169,8 +171,8 @@ def collective(called: str | None = None, tensors: int = 0) -> Callable[[F], F]:
                     work.limit_to(timeout)
                 return work
             except Exception as error:
-                if called is not None:
-                    self._report_early_failure(called, error)
+                if reported is not None:
+                    self._report_early_failure(reported, error)
                 raise
             finally:
                 dynamo.pause(dynamo_before)

@@ -274,6 +274,18 @@ def test_a_fake_tensor_does_what_it_does_with_gloo(
     assert "FakeTensor" in found or name != "all_reduce"
 
 
+def test_a_fake_tensor_that_only_the_root_refuses(rank: int, size: int) -> None:
+    fake = FakeTensorMode().from_tensor(values(rank))
+    if rank == 0:
+        with pytest.raises(Exception, match="convert all Tensors to FakeTensors"):
+            dist.gather(fake, [torch.zeros(COUNT) for _ in range(size)])
+    else:
+        dist.gather(fake)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size, size], "no rank took part in the gather, so none may be told of its error"
+
+
 @pytest.mark.parametrize("name", [name for name in VERBS if "Horovod" in name])
 def test_a_fake_tensor_is_refused_by_horovods_verbs(name: str, rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="class FakeTensor has no memory of its own"):
