@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -48,25 +49,30 @@ class Agreeing:
         process_set: ProcessSet,
         number: int | None = None,
         owner: str = "a model",
+        place: int | None = None,
     ) -> None:
-        """`number`: what the ranks have agreed on earlier. `owner`: what has the gradients, in error texts."""
+        """`number`: what the ranks have agreed on earlier. `owner`: what has the gradients, in error texts.
+
+        `place`: how many owners of equal gradients that have agreed earlier were made before this one; None if the
+        order of making says nothing.
+        """
         self._name = name
         self._owner = owner
         self._number = number
         self._descriptions = list(descriptions)
         self._process_set = process_set
         self._count = len(descriptions)
-        self._body = np.zeros(2 * self._count + 1, np.int64)
+        self._body = np.zeros(2 * self._count + 4, np.int64)
         if process_set.rank() == 0:
             self._body[: len(order)] = np.array(order, np.int64) + 1
         for index, dimensions in sparse.items():
             self._body[self._count + index] = dimensions
+        self._body[-4:-1] = (1, 0, 0) if place is None else (0, place, -place)
         self._body[-1] = _agreed.get(process_set.require_id(), 0) if number is None else number
 
     def agree(self) -> Agreement:
         """Blocks until all ranks have agreed. DisagreementError, the same on all ranks, if their parameters differ."""
-        digest = hashlib.blake2b("\n".join(self._descriptions).encode(), digest_size=2 * self._PIECES).digest()
-        pieces = np.frombuffer(digest, np.uint16).astype(np.int64)
+        pieces = np.frombuffer(_digest(self._descriptions, 2 * self._PIECES), np.uint16).astype(np.int64)
         try:
             head = self._reduce(np.concatenate([[1], pieces, pieces * pieces]), Op.Sum, "step")
         except DisagreementError:  # other ranks are at a step of an owner that has agreed
@@ -81,7 +87,12 @@ class Agreeing:
                     "ranks have different parameters to optimize; build the same model on all ranks"
                 )
             self._report_difference()
-        *body, number = self._reduce(self._body, Op.Max, "order").tolist()
+        *body, unknown, highest, lowest, number = self._reduce(self._body, Op.Max, "order").tolist()
+        if complete and not unknown and highest != -lowest:
+            raise DisagreementError(
+                f"ranks make the first steps of {self._owner} with {self._descriptions[0]} and of an equal one in "
+                "another order than they made the two; train the same models in the same order on all ranks"
+            )
         set_id = self._process_set.require_id()
         _agreed[set_id] = max(_agreed.get(set_id, 0), number + 1)
         order = [index - 1 for index in body[: self._count] if index > 0]
@@ -258,6 +269,10 @@ def report_mixture(
     )
 
 
+def _digest(descriptions: Sequence[str], size: int) -> bytes:
+    return hashlib.blake2b("\n".join(descriptions).encode(), digest_size=size).digest()
+
+
 def _where(flags: np.ndarray[Any, Any]) -> frozenset[int]:
     return frozenset(flags.nonzero()[0].tolist())
 
@@ -265,8 +280,11 @@ def _where(flags: np.ndarray[Any, Any]) -> frozenset[int]:
 _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 _agreed: dict[int, int] = {}  # by process set: the next number
 _reserved: dict[tuple[str, int], int] = {}
+_met: dict[tuple[int, bytes], set[int]] = {}  # by process set and digest of the descriptions: OwnerName._made
+_counter = itertools.count()
 session.on_start(_agreed.clear)
 session.on_start(_reserved.clear)
+session.on_start(_met.clear)
 
 
 def reserve_name(kind: str, process_set: ProcessSet) -> str:
@@ -287,8 +305,10 @@ class OwnerName:
     right one or gets an error. Threads would mix them up; there the order in which owners are made tells them apart.
     """
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: ProcessSet, is_renewed: bool = False) -> None:
+        """`is_renewed`: the owner had a name in an earlier session, and ranks that are new may not have."""
         self._process_set = process_set
+        self._made = None if is_renewed else next(_counter)
         self._in_threads = reserve_name("gradients_of_thread", process_set)
         self.name = ""
         self.number: int | None = None  # what the ranks have agreed on
@@ -298,12 +318,33 @@ class OwnerName:
         """Chooses the name for the thread that uses the owner from now on."""
         self.name = "gradients" if in_main_thread() else self._in_threads
 
+    def agree(
+        self,
+        descriptions: Sequence[str],
+        order: Sequence[int] = (),
+        sparse: dict[int, int] | None = None,
+        owner: str = "a model",
+    ) -> Agreement:
+        """Agrees with the other ranks on the gradients. Collective; see `Agreeing`.
+
+        Ranks that made two owners of equal gradients in one order and step them in another would mix the gradients:
+        nothing else tells the two apart.
+        """
+        met = _met.setdefault((self._process_set.require_id(), _digest(descriptions, 16)), set())
+        place = None if self._made is None else sum(made < self._made for made in met)
+        agreement = Agreeing(
+            *(self.name, descriptions, order, sparse or {}, self._process_set, self.number, owner, place)
+        ).agree()
+        self.number = agreement.number
+        if agreement.complete and self._made is not None:
+            met.add(self._made)
+        return agreement
+
     def meet(self, descriptions: Sequence[str], owner: str = "a model") -> str:
         """Returns a name for the owner's requests, which no other owner of the process set has. Collective.
 
         Raises DisagreementError on all ranks if they have different descriptions.
         """
         self.enter_thread()
-        agreeing = Agreeing(self.name, descriptions, [], {}, self._process_set, self.number, owner)
-        self.number = agreeing.agree().number
+        self.agree(descriptions, owner=owner)
         return f"{self.name}.{self.number}"

@@ -73,7 +73,7 @@ class GradientBuckets:
         """
         if self._generation != session.generation:
             self._generation, self._agreed = session.generation, False
-            self._common_name = OwnerName(self._rules.process_set)
+            self._common_name = OwnerName(self._rules.process_set, is_renewed=True)
         if self._parameters != list(parameters):
             self._lay_out(list(parameters))
         if not self._agreed:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from perseus_like.agreement import Agreeing, ChangeExchange, CommonChanges, OwnChanges, OwnerName, report_mixture
+from perseus_like.agreement import ChangeExchange, CommonChanges, OwnChanges, OwnerName, report_mixture
 from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.collectives import PersistentAllreduce
 from perseus_like.compression import is_called, wire_of
@@ -401,7 +401,7 @@ class GradientBuckets:
 
     def _begin_session(self) -> None:
         self._generation = session.generation
-        self.common_name = OwnerName(self._rules.process_set)
+        self.common_name = OwnerName(self._rules.process_set, is_renewed=True)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
         self._bucket_memory.drop_memory()
@@ -423,13 +423,8 @@ class GradientBuckets:
             self._adopt(index, parameter, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = [self._describe(index) for index in range(len(self._parameters))]
-        process_set = self._rules.process_set
-        name, number = self.common_name.name, self.common_name.number
-        agreement = Agreeing(
-            *(name, descriptions, arrivals, self._sparse_seen, process_set, number, self._owner.name)
-        ).agree()
-        self.common_name.number = agreement.number
-        self._name = f"{name}.{agreement.number}"
+        agreement = self.common_name.agree(descriptions, arrivals, self._sparse_seen, self._owner.name)
+        self._name = f"{self.common_name.name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
         rest = reversed(range(len(self._parameters)))

@@ -126,7 +126,7 @@ class ShardedUpdate:
         """Moves parameters, gradients and states to memory of the host. Collective."""
         named = self._named()
         if self._generation != session.generation:
-            self._common_name, self._generation = OwnerName(self._set), session.generation
+            self._common_name, self._generation = OwnerName(self._set, is_renewed=True), session.generation
         self._name = self._common_name.meet(self._descriptions(), OWNER)
         group = self._group = ShardGroup.of(self._set)
         self.reduction.choose(self, named, group.has_several_hosts)

@@ -148,8 +148,47 @@ def _sharded(name: str) -> tuple[Any, Any]:
 
 
 def _compute(model: Any, number: int, rank: int, size: int) -> None:
-    inputs, targets = batch(number, size, torch.float32)
+    inputs, targets = batch(number, size, next(model.parameters()).dtype)
     loss_of(model, part(inputs, rank), part(targets, rank)).backward()
+
+
+def _step(pair: tuple[Any, Any], number: int, rank: int, size: int) -> None:
+    model, optimizer = pair
+    optimizer.zero_grad()
+    _compute(model, number, rank, size)
+    optimizer.step()
+
+
+def _ours(name: str) -> tuple[Any, Any]:
+    model = DistributedDataParallel(build(name))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def _plain(name: str) -> tuple[Any, Any]:
+    model = build(name)
+    return model, sgd(model)
+
+
+@pytest.mark.parametrize("make", [_plain, _ours], ids=["optimizer", "DDP"])
+def test_first_steps_of_equal_models_in_another_order(make: Any, rank: int, size: int) -> None:
+    """Nothing tells the two apart but the order in which they are made."""
+    pairs = [make("mlp"), make("mlp")]
+    first, second = pairs if rank == 0 else reversed(pairs)
+    _step(first, 0, rank, size)
+    with pytest.raises(DisagreementError, match=r"first steps of .* with .*0\.weight.* and of an equal one in another"):
+        _step(second, 0, rank, size)
+
+
+@pytest.mark.parametrize("make", [_plain, _ours], ids=["optimizer", "DDP"])
+def test_first_steps_in_another_order_than_they_were_made(make: Any, rank: int, size: int) -> None:
+    """All ranks do the same, and one of them has made another one before."""
+    extra = _plain("mlp") if rank == 0 else None
+    pairs = [make("mlp"), make("mlp"), make("mlp")]
+    for number in range(2):
+        for place in (1, 2, 0):
+            _step(pairs[place], number, rank, size)
+            assert_same_on_all_ranks(pairs[place][0])
+    assert (extra is not None) == (rank == 0)
 
 
 @pytest.mark.parametrize("kinds", [["mlp", "recurrent"], ["mlp", "mlp"]], ids=["other_shapes", "equal_shapes"])
