@@ -328,16 +328,17 @@ class OwnerName:
         """Agrees with the other ranks on the gradients. Collective; see `Agreeing`.
 
         Ranks that made two owners of equal gradients in one order and step them in another would mix the gradients:
-        nothing else tells the two apart.
+        nothing else tells the two apart. In threads, the names do.
         """
         met = _met.setdefault((self._process_set.require_id(), _digest(descriptions, 16)), set())
-        place = None if self._made is None else sum(made < self._made for made in met)
+        made = None if self.name == self._in_threads else self._made
+        place = None if made is None else sum(earlier < made for earlier in met)
         agreement = Agreeing(
             *(self.name, descriptions, order, sparse or {}, self._process_set, self.number, owner, place)
         ).agree()
         self.number = agreement.number
-        if agreement.complete and self._made is not None:
-            met.add(self._made)
+        if agreement.complete and made is not None:
+            met.add(made)
         return agreement
 
     def meet(self, descriptions: Sequence[str], owner: str = "a model") -> str:

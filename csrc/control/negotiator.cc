@@ -198,17 +198,20 @@ void Negotiator::receive(int from, std::string_view bytes, Clock::time_point now
   receive_report(source_of(from), decode_report(bytes), now);
 }
 
-void Negotiator::check_ranks(const RankSet& ranks) const {
-  if (ranks.empty() || (ranks.lowest() >= 0 && ranks.runs().back().end <= tree_.size())) return;
-  const int wrong = ranks.lowest() < 0 ? ranks.lowest() : ranks.runs().back().end - 1;
-  throw Error(ErrorKind::transport, "negotiation: a report names rank " + std::to_string(wrong) + " of a group of " +
+void Negotiator::check_rank(int rank) const {
+  if (rank >= 0 && rank < tree_.size()) return;
+  throw Error(ErrorKind::transport, "negotiation: a report names rank " + std::to_string(rank) + " of a group of " +
                                         std::to_string(tree_.size()) +
                                         " ranks; check that all ranks run the same version of perseus_like");
 }
 
+void Negotiator::check_ranks(const RankSet& ranks) const {
+  if (!ranks.empty()) check_rank(ranks.runs().back().end - 1);  // none is below 0
+}
+
 void Negotiator::check_ranks(const Report& report) const {
-  for (const int rank : report.joined) check_ranks(RankSet{rank});
-  for (const int rank : report.left) check_ranks(RankSet{rank});
+  for (const int rank : report.joined) check_rank(rank);
+  for (const int rank : report.left) check_rank(rank);
   for (const auto& stall : report.stalls) check_ranks(stall.present);
   for (const auto& submissions : report.submissions) {
     for (const auto& submission : submissions) {

@@ -153,6 +153,7 @@ class Negotiator {
   RankSet present(const std::vector<bool>& have) const;
   void check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
                    Clock::time_point& warned, Clock::time_point now);
+  void check_rank(int rank) const;
   void check_ranks(const RankSet& ranks) const;
   void check_ranks(const Report& report) const;
   void apply(Plan plan);

@@ -149,6 +149,7 @@ void Negotiator::fail_blocked(const std::vector<std::string>& blocked, const Pla
 void Negotiator::fail_mismatch(const std::string& plain, const Names& names) {
   std::vector<std::pair<RankSet, std::string>> callers;  // ranks, and the verb that they call
   for (const auto& [name, present] : names) {
+    if (present.empty()) continue;  // its ranks have joined meanwhile
     callers.emplace_back(world_ranks_of(present, tree_.world_ranks), verb_of(name, plain));
   }
   std::sort(callers.begin(), callers.end(),
