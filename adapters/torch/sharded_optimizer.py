@@ -203,10 +203,12 @@ class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
 
     def _before_scaler_step(self) -> None:
         self._was_reducing = self._update.reduction.pending
-        self._update.spread_infinities()
+        if not self._update.has_spread:
+            self._update.spread_infinities()
 
     def _before_unscaling(self) -> None:
-        self._update.reduce()
+        """Makes all ranks find infinities now, because GradScaler does not look for them again in its `step`."""
+        self._update.spread_infinities()
 
     def _after_unscaling(self) -> None:
         self._update.adopt_unscaled()

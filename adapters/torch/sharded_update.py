@@ -70,6 +70,7 @@ class ShardedUpdate:
         self._squares = 0.0  # the sum of the squares of this rank's sums
         self._present: tuple[int, ...] = ()  # the places in the set of the ranks that have not joined
         self._summed = False  # this rank's gradients have been replaced by sums
+        self.has_spread = False  # GradScaler.unscale_() has made all ranks find the infinities of this step
         self._torn = False  # parameters may be updated in part
         self._closed = False
         for name, parameter in self._named():
@@ -239,6 +240,7 @@ class ShardedUpdate:
 
     def adopt_unscaled(self) -> None:
         """Takes the gradients as a GradScaler has left them, as if they had just been computed."""
+        self.has_spread = True
         self._watch.note_again()
 
     def discard_gradients(self) -> None:
@@ -247,13 +249,13 @@ class ShardedUpdate:
         self.discard_sums()
 
     def discard_sums(self) -> None:
-        self._summed = False
+        self._summed = self.has_spread = False
         if self._memory is not None:
             self._memory.staying.clear()
 
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
-        self._torn, self._has_loaded = False, True
+        self._torn, self._has_loaded, self.has_spread = False, True, False
         self._watch.clear()
         self.reduction.abandon()
         if self._memory is not None and self._generation == session.generation:
@@ -382,14 +384,17 @@ class ShardedUpdate:
         self.reduce()
         if self._is_reduced:
             return
-        gradients = [each.grad for _, each in self._named() if each.grad is not None]
+        parameters = [each for _, each in self._named() if each.numel()]
+        if parameters and all(each.grad is None for each in parameters):
+            parameters[0].grad = torch.zeros_like(parameters[0])  # GradScaler raises an error without any
+        gradients = [each.grad for each in parameters if each.grad is not None]
         with torch.no_grad():
-            largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients if each.numel()]
+            largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients]
             bad = any(not bool(torch.isfinite(each)) for each in largest)
             with self._together() as (name, number):
                 found = is_true_on_some_rank(self._set, name, number, bad)
             if found and not bad and gradients:
-                next(each for each in gradients if each.numel()).data.fill_(float("inf"))  # not counted as a change
+                gradients[0].data.fill_(float("inf"))  # not counted as a change
 
     def _meet(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
         """Blocks until all ranks are here. Returns whether one of them has found an infinity.

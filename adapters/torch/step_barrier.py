@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from perseus_like.collectives import Max, Sum
+from perseus_like.collectives import Sum
 from perseus_like.errors import DisagreementError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
@@ -94,9 +94,9 @@ class StepBarrier:
 
 def is_true_on_some_rank(process_set: ProcessSet, name: str, number: int, mine: bool) -> bool:
     """Blocks until all ranks are here. DisagreementError if a rank has another `number`, that of its optimizer."""
-    values = torch.tensor([mine, number, -number], dtype=torch.float64)
-    reduced = verbs.reduce_in_place(values, Max, name, process_set=process_set, start=Start.call).result().tolist()
-    found, largest, smallest = reduced
-    if largest != -smallest:
+    values = torch.tensor([mine, 1, number, number * number], dtype=torch.float64)
+    reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
+    found, present, numbers, squares = reduced  # a rank that has joined adds zeros
+    if present * squares != numbers * numbers:
         raise DisagreementError("the ranks step different sharded optimizers")
     return bool(found)

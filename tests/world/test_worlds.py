@@ -36,6 +36,7 @@ GROUPS = {
             "test_torch_sharded.py",
             "test_torch_sharded_gradients.py",
             "test_torch_sharded_mistakes.py",
+            "test_torch_sharded_scaler.py",
             "test_torch_touched_gradients.py",
             "test_torch_asymmetric_ranks.py",
         ],
