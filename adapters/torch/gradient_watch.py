@@ -47,9 +47,20 @@ class GradientWatch:
     def has_noted(self, indices: Iterable[int]) -> bool:
         return all(map(self._gradients.__contains__, indices))
 
-    def changes(self, are_in_place: Callable[[Iterable[int]], bool] = lambda indices: True) -> Changes:
-        """Compares all gradients with what was noted. `are_in_place`: whether such gradients have their memory."""
+    def changes(
+        self,
+        are_in_place: Callable[[Iterable[int]], bool] = lambda indices: True,
+        indices: Iterable[int] | None = None,
+    ) -> Changes:
+        """Compares gradients with what was noted.
+
+        `are_in_place`: returns whether such gradients have their memory. `indices`: the gradients to compare, or None
+        for all.
+        """
         gradients, versions, parameters = self._gradients, self._versions, self._parameters
+        if indices is not None:
+            gradients = {index: gradients[index] for index in indices if index in gradients}
+            versions = {index: versions[index] for index in gradients}
         now = [parameters[index].grad for index in gradients]
         # A program that changes nothing pays for this comparison alone.
         if (
@@ -92,12 +103,19 @@ class StepWatch:
         self._watch.note(range(len(self._parameters)))
         self._is_waiting = True
 
-    def look(self) -> None:
-        """Compares the gradients with what was noted, at the first call after it."""
-        if self._is_waiting:
-            self._is_waiting = False
-            written, removed, _ = self._watch.changes(self._are_in_place)
-            self._edited = written | removed
+    def look(self, used: Iterable[torch.Tensor]) -> None:
+        """Compares the gradients of these parameters, which an optimizer uses now, with what was noted.
+
+        It does not compare the gradients of other parameters: the program may clear them when their optimizer has
+        stepped, or change them before it steps.
+        """
+        if not self._is_waiting:
+            return
+        keys = set(map(id, used))
+        indices = [index for index, parameter in enumerate(self._parameters) if id(parameter) in keys]
+        if indices:
+            written, removed, _ = self._watch.changes(self._are_in_place, indices)
+            self._edited = (self._edited or set()) | written | removed
 
     def take(self) -> set[int] | None:
         """Returns the gradients that the program had changed in the last step; None if there was none."""

@@ -82,6 +82,29 @@ def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
     optimizer.step()
 
 
+@pytest.mark.parametrize("touched", [0, 1])
+def test_gradients_that_one_rank_changes_between_two_optimizers(
+    touched: int, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a change before the step of the optimizer that uses the gradients counts."""
+    monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
+    model: Any = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model.module]
+    inputs = torch.ones(2, 4)
+    model(inputs).sum().backward()
+    optimizers[0].step()
+    if rank == size - 1:
+        torch.nn.utils.clip_grad_norm_(model.module[touched].parameters(), 1e-3)
+    optimizers[1].step()
+    if touched == 0:
+        model(inputs).sum().backward()
+        return
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel: .* other ranks have not") as error:
+        model(inputs).sum().backward()
+    assert ("'1.weight'" in str(error.value)) == (rank == size - 1)
+    model(inputs).sum().backward()
+
+
 def _train_with_join(rank: int, size: int) -> None:
     """Ranks have unlike numbers of batches. The last rank's last batches have large gradients, which it clips."""
     model: Any = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -112,6 +135,24 @@ def _train_with_closures(rank: int, size: int) -> None:
             optimizer.zero_grad()
 
 
+def _train_with_two_optimizers(rank: int, size: int) -> None:
+    """The ranks clear gradients at different moments after the step that uses them, and clip alike before it."""
+    model: Any = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9) for layer in model.module]
+    first, second = optimizers if rank != 1 else reversed(optimizers)
+    for number in range(6):
+        model(torch.full((2, 4), float(rank))).sum().backward()
+        first.step()
+        if number % 2 == rank % 2:
+            first.zero_grad(set_to_none=number < 3)
+        if number == 2:
+            model.zero_grad()
+        if number == 4:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        second.step()
+        model.zero_grad()
+
+
 def _train_beside_a_thread(rank: int, size: int) -> None:
     """The thread makes as many models on all ranks, because owners in threads are told apart by their order."""
     models: list[Any] = []
@@ -128,7 +169,10 @@ def _train_beside_a_thread(rank: int, size: int) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("train", [_train_with_join, _train_with_closures, _train_beside_a_thread])
+_RIGHT_PROGRAMS = [_train_with_join, _train_with_closures, _train_with_two_optimizers, _train_beside_a_thread]
+
+
+@pytest.mark.parametrize("train", _RIGHT_PROGRAMS)
 def test_right_programs_are_not_warned(train: Any, rank: int, size: int) -> None:
     with touches.warnings_of_the_library() as texts:
         train(rank, size)

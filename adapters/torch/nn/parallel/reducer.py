@@ -135,9 +135,7 @@ class Reducer:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Compares the gradients with those of all ranks, if the optimizer uses them."""
-        parameters = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        if any(map(self._buckets.knows, parameters)):
-            self._step_watch.look()
+        self._step_watch.look(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
     def forget_step(self) -> None:
         """Call it if the ranks may have made different steps, or if a closure has computed the gradients of a step."""
