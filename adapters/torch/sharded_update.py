@@ -221,7 +221,10 @@ class ShardedUpdate:
 
     @not_compiled  # hooks run inside compiled training steps
     def _adopt_gradient(self, parameter: torch.Tensor) -> None:
-        """Copies a gradient that autograd has allocated to the memory of the host, if other ranks need it."""
+        """Copies a gradient that autograd has allocated to the memory of the host, if other ranks need it.
+
+        A gradient with a graph stays where it is, too: the program may need it (`backward(create_graph=True)`).
+        """
         if self._summed:
             raise RuntimeError(
                 "backward() was called between clip_grad_norm_() and step() of a sharded optimizer; call "
@@ -236,7 +239,8 @@ class ShardedUpdate:
             gradient = gradient.to_dense()
         with torch.no_grad():
             fill(place, gradient.detach())
-        parameter.grad = place.data
+        if not gradient.requires_grad:
+            parameter.grad = place.data
 
     def adopt_unscaled(self) -> None:
         """Takes the gradients as a GradScaler has left them, as if they had just been computed."""

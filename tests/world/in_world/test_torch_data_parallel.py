@@ -325,3 +325,29 @@ def test_other_orders_of_forward_and_backward(rank: int, size: int) -> None:
         second_alone(alone(inputs)).square().mean().backward()
         assert_equal_gradients(parallel, alone)
         assert_equal_gradients(second, second_alone)
+
+
+@pytest.mark.filterwarnings("ignore:.*create_graph")
+@pytest.mark.parametrize("is_linear", [False, True])  # then the graph of the gradients has no output of the model
+@pytest.mark.parametrize("adds_loss", [False, True])
+def test_a_penalty_made_of_gradients(adds_loss: bool, is_linear: bool, rank: int, size: int) -> None:
+    """The penalty of the gradients of all ranks, also in the first step."""
+    parallel, alone = pair(find_unused_parameters=is_linear)
+    optimizers = [sgd(parallel), torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)]
+    for number in range(4):
+        inputs, targets = batch(number, size)
+        shares = [(parallel, part(inputs, rank), part(targets, rank)), (alone, inputs, targets)]
+        for (model, mine, wanted), optimizer in zip(shares, optimizers, strict=True):
+
+            def loss(model: Any = model, mine: Any = mine, wanted: Any = wanted) -> Any:
+                return model(mine).mean() if is_linear else loss_of(model, mine, wanted)
+
+            optimizer.zero_grad(set_to_none=number % 2 == 0)
+            loss().backward(create_graph=True)
+            penalty = sum(parameter.grad.square().sum() for parameter in model.parameters())
+            (penalty + loss() if adds_loss else penalty).backward()
+        assert_equal_gradients(parallel, alone)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_equal_parameters(parallel, alone)
+    assert_same_on_all_ranks(parallel)

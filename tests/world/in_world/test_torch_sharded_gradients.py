@@ -1,7 +1,10 @@
-"""Large gradients of the sharded optimizer, which it does not copy if they belong to the rank's own shard."""
+"""Gradients of the sharded optimizer: large ones, which it does not copy if they belong to the rank's own shard, and
+those with a graph.
+"""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ import torch
 from torch.nn.utils import parameters_to_vector as flat
 
 import perseus_like.torch as hvd
+
+from .training import assert_equal_parameters, batch, build, loss_of, part
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -59,3 +64,34 @@ def test_large_gradients(cls: Any, dtype: torch.dtype) -> None:
         optimizer.step()
         plain.step()
         torch.testing.assert_close(flat(model.parameters()), flat(alone.parameters()), **tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:.*create_graph")
+@pytest.mark.parametrize("adds_loss", [False, True])
+def test_a_penalty_made_of_gradients(adds_loss: bool, rank: int, size: int) -> None:
+    """The penalty of each rank's own gradients, also in the first step."""
+    alone, together = (build("mlp", torch.float32) for _ in range(2))
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(together.parameters(), lr=0.1), shard=True, backward_passes_per_step=2
+    )
+
+    def compute(model: Any, by: int) -> None:
+        mine, wanted = part(inputs, by), part(targets, by)
+        loss_of(model, mine, wanted).backward(create_graph=True)
+        penalty = sum(parameter.grad.square().sum() for parameter in model.parameters())
+        (penalty + loss_of(model, mine, wanted) if adds_loss else penalty).backward()
+
+    for number in range(4):
+        inputs, targets = batch(number, size, torch.float32)
+        copies = [copy.deepcopy(alone) for _ in range(size)]
+        for by, model in enumerate(copies):
+            compute(model, by)
+        for parameter, *own in zip(alone.parameters(), *(model.parameters() for model in copies), strict=True):
+            parameter.grad = torch.stack([each.grad.detach() for each in own]).mean(0)
+        plain.step()
+        plain.zero_grad()
+        optimizer.zero_grad(set_to_none=number % 2 == 0)
+        compute(together, rank)
+        optimizer.step()
+        assert_equal_parameters(together, alone, 1e-5)

@@ -32,6 +32,9 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
     is the average over all ranks. It may be a view of a bucket, which the next backward pass overwrites. Clone
     gradients that you keep.
 
+    After `backward(create_graph=True)`, a loss made of `grad` is a loss of the averages, the same on all ranks. If its
+    backward pass need not reach all parameters, pass `find_unused_parameters=True`.
+
     Args:
         module: the model; a `state_dict()` has its names behind "module.", as torch's has.
         device_ids, output_device, dim: the devices of the module. They have no effect on the CPU.

@@ -23,6 +23,7 @@ from ...autograd import verbs
 from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
+from ...gradient_graph import keep_graph
 from ...gradient_watch import StepWatch
 from ...ownership import Owner
 
@@ -59,6 +60,7 @@ class Reducer:
         self._static_graph = static_graph
         self._unused_for_good: set[int] | None = None  # the unused parameters of a static graph
         self._used: set[int] = set()  # parameters with gradients since the last reduction
+        self._with_graph: dict[int, torch.Tensor] = {}  # the gradients among them that have a graph
         self._is_open = False  # gradients have been computed in this pass
         me = weakref.ref(self)  # hooks live as long as the parameters
 
@@ -108,6 +110,7 @@ class Reducer:
         self._is_open = False
         self.reducing = not self.is_called  # a pass through the wrapped module alone is this rank's own
         used, self._used = self._used, set()
+        with_graph, self._with_graph = self._with_graph, {}
         missing = [index for index in range(len(self._parameters)) if index not in used]
         looks = self._find_unused or (self._static_graph and self._unused_for_good is None)
         found = self._start_exchange(used) if looks else None
@@ -123,6 +126,8 @@ class Reducer:
                     self._buckets.show(index)
 
         self._buckets.synchronize([*self._parameters, *self._frozen], share, self._step_watch.take())
+        for index, gradient in with_graph.items():
+            keep_graph(self._parameters[index][1], gradient, self.expect_end)
         if not is_compiling():
             self._step_watch.note()
         late = [pair for pair in self._frozen if self._buckets.knows(pair[1])]
@@ -147,6 +152,7 @@ class Reducer:
         for _, parameter in self._parameters:
             parameter.grad = None
         self._used.clear()
+        self._with_graph.clear()
         self.finish(failed=True)
 
     @property
@@ -156,6 +162,9 @@ class Reducer:
 
     def _counts(self, index: int) -> bool:
         self._used.add(index)
+        gradient = self._parameters[index][1].grad
+        if gradient is not None and gradient.requires_grad:
+            self._with_graph[index] = gradient
         if not self._is_open:
             begins_at_output = any(self._number in ending.reducers for ending in _endings.values())
             if not (self.reducing or begins_at_output):
