@@ -280,11 +280,12 @@ def _where(flags: np.ndarray[Any, Any]) -> frozenset[int]:
 _arrays: Collectives[np.ndarray[Any, Any]] = Collectives(ArrayTensors())
 _agreed: dict[int, int] = {}  # by process set: the next number
 _reserved: dict[tuple[str, int], int] = {}
-_met: dict[tuple[int, bytes], set[int]] = {}  # by process set and digest of the descriptions: OwnerName._made
+# By process set and digest of the descriptions: OwnerName._made of those that have made their first step.
+_first_steps: dict[tuple[int, bytes], set[int]] = {}
 _counter = itertools.count()
 session.on_start(_agreed.clear)
 session.on_start(_reserved.clear)
-session.on_start(_met.clear)
+session.on_start(_first_steps.clear)
 
 
 def reserve_name(kind: str, process_set: ProcessSet) -> str:
@@ -330,15 +331,15 @@ class OwnerName:
         Ranks that made two owners of equal gradients in one order and step them in another would mix the gradients:
         nothing else tells the two apart. In threads, the names do.
         """
-        met = _met.setdefault((self._process_set.require_id(), _digest(descriptions, 16)), set())
+        equals = _first_steps.setdefault((self._process_set.require_id(), _digest(descriptions, 16)), set())
         made = None if self.name == self._in_threads else self._made
-        place = None if made is None else sum(earlier < made for earlier in met)
+        place = None if made is None else sum(other < made for other in equals)
         agreement = Agreeing(
             *(self.name, descriptions, order, sparse or {}, self._process_set, self.number, owner, place)
         ).agree()
         self.number = agreement.number
         if agreement.complete and made is not None:
-            met.add(made)
+            equals.add(made)
         return agreement
 
     def meet(self, descriptions: Sequence[str], owner: str = "a model") -> str:

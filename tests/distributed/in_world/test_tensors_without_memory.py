@@ -283,7 +283,7 @@ def test_a_fake_tensor_that_only_the_root_refuses(rank: int, size: int) -> None:
         dist.gather(fake)
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
-    assert tensor.tolist() == [size, size], "no rank took part in the gather, so none may be told of its error"
+    assert tensor.tolist() == [size, size], "the error of a call in which no other rank takes part"
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if "Horovod" in name])

@@ -19,11 +19,10 @@ from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
-from ...autograd import verbs
+from ...autograd import keep_graph, verbs
 from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
-from ...gradient_graph import keep_graph
 from ...gradient_watch import StepWatch
 from ...ownership import Owner
 
