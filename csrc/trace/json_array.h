@@ -1,4 +1,4 @@
-// Writes a JSON array to a file that is valid after every append, however the process ends.
+// Writes a JSON array to a file that is valid after every append.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace perseus {
 
 // A JSON array in a file. One system call writes elements and the closing bracket, and the next append overwrites the
-// bracket, so the file of a killed process can be parsed. (This does not hold after a power cut, because nothing is
-// synced.)
+// bracket, so the file of a process that is killed between two appends can be parsed. A process that is killed within
+// one leaves complete elements, a cut one and no bracket. (Nothing is synced, so a power cut may leave less.)
 class JsonArrayFile {
  public:
   // Makes the file with at least one element; `elements` are joined by ",\n". Throws Error(invalid_argument) and leaves

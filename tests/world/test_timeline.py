@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,8 @@ def test_phases_have_horovods_names(ranks: Ranks, tmp_path: Path, capsys: pytest
     assert {event["pid"] for event in json.loads((tmp_path / "all.json").read_text())} == {0, 1}
 
 
-def test_files_of_killed_ranks_are_valid_json(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
+def test_files_of_killed_ranks_can_be_read(ranks: Ranks, tmp_path: Path) -> None:
+    """The kernel may kill a rank in the middle of a write, so the files are read as documented, by the module."""
     program = """
     import signal, threading
     hvd.init()
@@ -137,9 +137,11 @@ def test_files_of_killed_ranks_are_valid_json(ranks: Ranks, tmp_path: Path, repo
         work()
     """
     assert ranks(2, program).code != 0
-    for name in ("trace.json", "trace.rank1.json"):
-        events = json.loads((tmp_path / name).read_text())
-        assert sum(event.get("name") == "ALLREDUCE" for event in events) > 100
+    assert main(["merge", str(tmp_path / "trace.json"), "-o", str(tmp_path / "all.json")]) == 0
+    events = json.loads((tmp_path / "all.json").read_text())
+    counts = Counter(event["pid"] for event in events if event.get("name") == "ALLREDUCE")
+    assert counts.keys() == {0, 1}
+    assert min(counts.values()) > 100
     # The phase in which the rank was killed has a begin and no end.
     (trace,) = [trace for trace in read([tmp_path / "trace.json"]) if trace.rank == 1]
     (never,) = [phase for phase in trace.phases() if phase.track == "allreduce.never"]
