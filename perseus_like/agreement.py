@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -125,7 +126,7 @@ class OwnChanges(NamedTuple):
     error: str = ""  # what all ranks shall raise
     misfits: bool = False  # a parameter has another dtype or device than its place
     written: bool = False  # the program has written to gradients, which is no error
-    stepped: bool = False  # an optimizer has used the gradients of the last reduction
+    steps: int | None = None  # how often an optimizer has used the gradients of the last reduction, if that is known
     edited: bool = False  # the program had changed them before
 
 
@@ -144,7 +145,7 @@ class ChangeExchange:
 
     def __init__(self, process_set: ProcessSet) -> None:
         self._process_set = process_set
-        self._flags = np.zeros(8, np.int64)
+        self._flags = np.zeros(10, np.int64)
         self._request = PersistentAllreduce(ArrayTensors(), self._flags, Op.Sum, process_set=process_set)
         self._announced: frozenset[int] = frozenset()  # what this rank has last said to be frozen
         self._frozen: frozenset[int] = frozenset()
@@ -152,6 +153,7 @@ class ChangeExchange:
         self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
         self.writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
         self.some_edited = False  # some ranks, not all that stepped, had changed what was last reduced
+        self.steps_differ = False  # ranks have used it in different numbers of steps
 
     def forget(self) -> None:
         """Begins anew, because the ranks or the parameters have changed."""
@@ -168,7 +170,8 @@ class ChangeExchange:
         assert common_name.number is not None
         number = common_name.number + 1
         writer = mine.written * (session.core.rank() + 1)
-        steps = (mine.stepped, mine.edited)
+        count = mine.steps or 0
+        steps = (mine.steps is not None, count, count * count, mine.edited)
         self._flags[:] = (changed, 1, number, number * number, mine.written, writer, *steps)
         self._pending = self._request.submit(f"{common_name.name}.step", Start.waiter)
 
@@ -179,8 +182,9 @@ class ChangeExchange:
             return True
         try:
             self._changed, self._present, numbers, squares, *rest = pending.result().tolist()
-            self.writers, self._sum_of_writers, stepped, edited = rest
-            self.some_edited = 0 < edited < stepped
+            self.writers, self._sum_of_writers, counted, steps, squares_of_steps, edited = rest
+            self.some_edited = 0 < edited < counted
+            self.steps_differ = counted * squares_of_steps != steps * steps
         except DisagreementError:  # another rank is at the first step of its owner
             return False
         return bool(self._present * squares == numbers * numbers)
@@ -191,6 +195,18 @@ class ChangeExchange:
         if others == 1:
             return f"rank {self._sum_of_writers - mine.written * (session.core.rank() + 1) - 1}"
         return f"{others} other ranks"
+
+    def difference_of_steps(self, name: str, owner: str, descriptions: Sequence[str], mine: OwnChanges) -> str:
+        """Returns the error of all ranks, whose steps differ. Collective, unless a rank has joined."""
+        text = f"ranks make different numbers of steps after one backward pass of {_described(owner, descriptions)}"
+        remedy = "call backward() and step() equally often on all ranks"
+        if self._present < (self._process_set.size() or 1):
+            return f"{text}; {remedy}"
+        everybody: list[int | None] = allgather_object(mine.steps, f"{name}.counts", self._process_set)
+        ranks = self._process_set.ranks or [0]
+        first = {count: rank for rank, count in reversed([*zip(ranks, everybody, strict=True)]) if count is not None}
+        counts = ", ".join(f"rank {rank} made {count}" for count, rank in sorted(first.items(), key=itemgetter(1)))
+        return f"{text}: {counts}; {remedy}"
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""
@@ -248,8 +264,7 @@ def report_mixture(
     `is_first`: this rank is at the first step of its owner. `in_flight`: the allreduces that it has submitted. Those
     that other ranks have not submitted fail.
     """
-    more = f" and {len(descriptions) - 1} more" if len(descriptions) > 1 else ""
-    step = f"{'the first' if is_first else 'a later'} step of {owner} with {', '.join(descriptions[:1])}{more}"
+    step = f"{'the first' if is_first else 'a later'} step of {_described(owner, descriptions)}"
     everybody: list[tuple[str, list[str], list[str]]] = allgather_object(
         (step, list(descriptions), list(in_flight)), f"{name}.steps", process_set
     )
@@ -267,6 +282,11 @@ def report_mixture(
         f"ranks step different models: {steps}{'' if found is None else f'; at position {found}'}; train the same "
         "models in the same order on all ranks, and a copy of a model on all ranks or on none"
     )
+
+
+def _described(owner: str, descriptions: Sequence[str]) -> str:
+    more = f" and {len(descriptions) - 1} more" if len(descriptions) > 1 else ""
+    return f"{owner} with {', '.join(descriptions[:1])}{more}"
 
 
 def _digest(descriptions: Sequence[str], size: int) -> bytes:

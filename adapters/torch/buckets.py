@@ -29,7 +29,7 @@ from .bucket_layout import BucketLayout, Contents
 from .compat.dynamo import is_compiling, not_compiled
 from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import ALONE, Changes, GradientWatch, report
+from .gradient_watch import ALONE, Changes, GradientWatch, Steps, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 from .shared_memory import warn_once
@@ -163,20 +163,20 @@ class GradientBuckets:
         self,
         parameters: Sequence[tuple[str, torch.Tensor]],
         then: Callable[[], None] | None = None,
-        edited: Set[int] | None = None,
+        steps: Steps | None = None,
     ) -> None:
         """Reduces the remaining gradients, with zeros for missing ones, and blocks until all are reduced.
 
         `parameters`: all of the owner's, also those that are frozen or new. `then`: called when all are there; may
-        `show` and `scale`. `edited`: the gradients of the last reduction that the program had changed before an
-        optimizer used them; None if none has.
+        `show` and `scale`. `steps`: what the program has done with the last reduced gradients; None if that is unknown.
         """
         try:
             if self._generation != session.generation:
                 self._begin_session()
+                steps = None  # new ranks have made none
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
-                mine = self._own_changes(parameters, changes, edited)
+                mine = self._own_changes(parameters, changes, steps)
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
@@ -185,9 +185,9 @@ class GradientBuckets:
                 self.passes.send_rest()
                 if not self._changes.are_together():
                     self._report_mixture()
-                if self._changes.writers > mine.written:
+                if self._changes.writers and not mine.written:
                     report(self._owner.name, [], subject=self._changes.other_writers(mine))
-                error = self._report_edits(edited) if self._changes.some_edited else ""
+                error = self._report_steps(mine, steps)
                 if self._sparse:
                     self._start_sparse()
                 self._wait()
@@ -211,8 +211,8 @@ class GradientBuckets:
         elif common.misfits or not self._agreed:
             self._forget_layout()
         self.passes.synchronized = True
-        if error:
-            raise RuntimeError(error)
+        if error is not None:
+            raise error
 
     def _make_hook(self, index: int) -> Hook:
         views = self._bucket_memory.views
@@ -287,7 +287,7 @@ class GradientBuckets:
 
     def _report_mixture(self) -> NoReturn:
         """Raises DisagreementError on all ranks, which step different owners."""
-        descriptions = [self._describe(index) for index in range(len(self._parameters))]
+        descriptions = self._descriptions()
         requests, name, process_set = list(self._submitted), self.common_name.name, self._rules.process_set
         # No other rank has submitted what a hook or a compression has. It stays in flight.
         in_flight, self._in_flight = self._in_flight, []
@@ -314,7 +314,7 @@ class GradientBuckets:
         self._watch.note(members)
 
     def _own_changes(
-        self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, edited: Set[int] | None
+        self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, steps: Steps | None
     ) -> OwnChanges:
         """Returns what the program has done to the owner's parameters. Warns of gradients that it has written to."""
         names = [self._names[index] for index in sorted(changes.written)]
@@ -333,14 +333,25 @@ class GradientBuckets:
         return OwnChanges(
             *(frozenset(frozen), frozenset(removed), frozenset(new), error),
             written=bool(names),
-            stepped=edited is not None,
-            edited=bool(edited),
+            steps=steps and steps.count,
+            edited=bool(steps and steps.edited),
         )
 
-    def _report_edits(self, edited: Set[int] | None) -> str:
-        """Warns of reduced gradients that some ranks have changed alone. Returns a text if that is to be an error."""
-        names = [self._names[index] for index in sorted(edited or ())]
-        return report(self._owner.name, names, ALONE, "the program" if names else "the program of another rank")
+    def _report_steps(self, mine: OwnChanges, steps: Steps | None) -> Exception | None:
+        """Returns the error of ranks that have used the last reduced gradients in different ways; None if all is well.
+
+        Warns of gradients that some ranks have changed alone.
+        """
+        if self._changes.steps_differ:
+            name = self.common_name.name
+            return DisagreementError(
+                self._changes.difference_of_steps(name, self._owner.name, self._descriptions(), mine)
+            )
+        if not self._changes.some_edited:
+            return None
+        names = [self._names[index] for index in sorted(steps.edited if steps else ())]
+        text = report(self._owner.name, names, ALONE, "the program" if names else "the program of another rank")
+        return RuntimeError(text) if text else None
 
     def _apply(
         self, common: CommonChanges, mine: OwnChanges, parameters: Sequence[tuple[str, torch.Tensor]]
@@ -422,14 +433,16 @@ class GradientBuckets:
         for index, parameter in enumerate(self._parameters):
             self._adopt(index, parameter, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
-        descriptions = [self._describe(index) for index in range(len(self._parameters))]
-        agreement = self.common_name.agree(descriptions, arrivals, self._sparse_seen, self._owner.name)
+        agreement = self.common_name.agree(self._descriptions(), arrivals, self._sparse_seen, self._owner.name)
         self._name = f"{self.common_name.name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
         rest = reversed(range(len(self._parameters)))
         order = [index for index in dict.fromkeys([*agreement.order, *rest]) if index not in agreement.sparse]
         self._lay_out(order)
+
+    def _descriptions(self) -> list[str]:
+        return [self._describe(index) for index in range(len(self._parameters))]
 
     def _describe(self, index: int) -> str:
         parameter = self._parameters[index]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from operator import eq, is_
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -84,6 +85,13 @@ class GradientWatch:
         self._versions.clear()
 
 
+class Steps(NamedTuple):
+    """What the program has done with the gradients of a reduction."""
+
+    count: int  # how often one optimizer has used them
+    edited: set[int]  # those that the program had changed before
+
+
 class StepWatch:
     """Notices what the program does to the gradients of all ranks before an optimizer uses them."""
 
@@ -92,7 +100,8 @@ class StepWatch:
         self._are_in_place = are_in_place
         self._watch = GradientWatch(parameters)
         self._is_waiting = False
-        self._edited: set[int] | None = None  # None: no optimizer has used the gradients
+        self._edited: set[int] = set()
+        self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
         self._parameters.extend(parameters)
@@ -103,24 +112,27 @@ class StepWatch:
         self._watch.note(range(len(self._parameters)))
         self._is_waiting = True
 
-    def look(self, used: Iterable[torch.Tensor]) -> None:
-        """Compares the gradients of these parameters, which an optimizer uses now, with what was noted.
+    def look(self, optimizer: torch.optim.Optimizer) -> None:
+        """Compares the gradients that the optimizer uses now with what was noted.
 
         It does not compare the gradients of other parameters: the program may clear them when their optimizer has
         stepped, or change them before it steps.
         """
         if not self._is_waiting:
             return
-        keys = set(map(id, used))
+        keys = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         indices = [index for index, parameter in enumerate(self._parameters) if id(parameter) in keys]
         if indices:
             written, removed, _ = self._watch.changes(self._are_in_place, indices)
-            self._edited = (self._edited or set()) | written | removed
+            self._edited |= written | removed
+            self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
 
-    def take(self) -> set[int] | None:
-        """Returns the gradients that the program had changed in the last step; None if there was none."""
-        edited, self._edited, self._is_waiting = self._edited, None, False
-        return edited
+    def take(self) -> Steps | None:
+        """Returns the steps since `note`; None if it was not called since the last `take`."""
+        steps = Steps(max(self._counts.values(), default=0), self._edited) if self._is_waiting else None
+        self._edited, self._is_waiting = set(), False
+        self._counts.clear()
+        return steps
 
 
 SYNCHRONIZE = (
@@ -145,7 +157,7 @@ def report(owner: str, names: Sequence[str], remedy: str = SYNCHRONIZE, subject:
     if setting == "ignore":
         return ""
     few = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    whose = few or "see the warning there"
+    whose = few or "see the text there"
     text = f"{owner}: {subject} has changed gradients between backward() and step(), {remedy.format(whose)}"
     if setting == "error":
         return text

@@ -420,10 +420,11 @@ class ShardedUpdate:
         )
         with self._together() as (name, number):
             barrier = StepBarrier.of(self._set, name, number, mine)
-        barrier.check(error, self._set)
         if barrier.touched and not touched:
             ranks = [(self._set.ranks or [0])[place] for place in barrier.touched]
-            report(OWNER, [], CLIP, subject=f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks")
+            subject = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
+            error = error or report(OWNER, [], CLIP, subject)
+        barrier.check(error, self._set)
         writers = len(self._group.places_on_host(barrier.writers))
         if written and writers > 1:
             warn_of_writers(written, writers)

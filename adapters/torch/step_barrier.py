@@ -82,7 +82,9 @@ class StepBarrier:
         if self.failed:
             ranks = [all_ranks[place] for place in self.failed]
             raise RuntimeError(
-                error or f"ZeroRedundancyOptimizer: ranks {ranks} have changed gradients, or the memory of parameters"
+                error
+                or f"ZeroRedundancyOptimizer: ranks {ranks} have changed gradients, or the memory of parameters; see the "
+                "text there"
             )
         if self.changed and self.changed != self.present:
             ranks = [all_ranks[place] for place in self.changed]

@@ -79,6 +79,33 @@ def test_a_copy_of_a_wrapped_model_on_one_rank(rank: int, size: int) -> None:
     assert_same_on_all_ranks(model)
 
 
+@pytest.mark.parametrize("what", ["another pass", "no pass"])
+def test_another_number_of_passes(what: str, rank: int, size: int) -> None:
+    """One rank makes two passes before a step, or two steps after a pass, and pairs with a later pass of the others."""
+    model = DistributedDataParallel(build("mlp"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(2):
+        step(model, optimizer, number, rank, size)
+    if what == "another pass":
+        optimizer.zero_grad()
+        _compute(model, 2, rank, size)
+        if rank != size - 1:
+            optimizer.step()
+    elif rank == size - 1:
+        optimizer.zero_grad()
+        optimizer.step()
+    counts = f"rank 0 made 1, rank {size - 1} made {0 if what == 'another pass' else 2}"
+    words = rf"after one backward pass of DistributedDataParallel with '0\.weight' .* and 7 more: {counts}; call"
+    with pytest.raises(DisagreementError, match=words):
+        _compute(model, 3, rank, size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            hvd.broadcast_(parameter, 0)
+    for number in range(2):
+        step(model, optimizer, number, rank, size)
+        assert_same_on_all_ranks(model)
+
+
 def _assert_mixture(error: DisagreementError, *words: str) -> None:
     text = str(error)
     assert text.startswith("ranks step different models: ")

@@ -219,6 +219,48 @@ def test_touched_gradients_can_be_an_error(rank: int, size: int, monkeypatch: py
     assert_same_on_all_ranks(model)
 
 
+@pytest.mark.usefixtures("two_ranks")
+def test_touched_gradients_of_a_sharded_optimizer_can_be_an_error(
+    rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank clips its gradients. All ranks raise an error with the remedy."""
+    monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
+    model = build("mlp", torch.float32)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
+    )
+    for number in range(3):
+        inputs, targets = batch(number, size, torch.float32)
+        optimizer.zero_grad()
+        _loss(model, inputs, targets, rank).backward()
+        if number != 1:
+            optimizer.step()
+            continue
+        if rank == size - 1:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        whose = "the program" if rank == size - 1 else f"rank {size - 1}"
+        words = rf"ZeroRedundancyOptimizer: {whose} has changed gradients .* Clip by optimizer\.clip_grad_norm_"
+        with pytest.raises(RuntimeError, match=words):
+            optimizer.step()
+    assert_same_on_all_ranks(model)
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_ranks_that_all_touch_gradients_warn_once(rank: int, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    model = build("mlp")
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), [(f"all.{name}", each) for name, each in model.named_parameters()]
+    )
+    for number in range(3):
+        inputs, targets = batch(number, size)
+        optimizer.zero_grad()
+        _loss(model, inputs, targets, rank).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+    (warning,) = [each.getMessage() for each in caplog.records if "has changed gradients" in each.getMessage()]
+    assert "the program has changed" in warning
+
+
 @pytest.mark.usefixtures("reduced")
 @pytest.mark.parametrize("infinite", [False, True])
 def test_unscale_and_clip_by_the_recipe_of_pytorch(infinite: bool, rank: int, size: int) -> None:

@@ -127,7 +127,7 @@ class Reducer:
         self._buckets.synchronize([*self._parameters, *self._frozen], share, self._step_watch.take())
         for index, gradient in with_graph.items():
             keep_graph(self._parameters[index][1], gradient, self.expect_end)
-        if not is_compiling():
+        if not (failed or is_compiling()):
             self._step_watch.note()
         late = [pair for pair in self._frozen if self._buckets.knows(pair[1])]
         if late:
@@ -139,7 +139,7 @@ class Reducer:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Compares the gradients with those of all ranks, if the optimizer uses them."""
-        self._step_watch.look(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        self._step_watch.look(optimizer)
 
     def forget_step(self) -> None:
         """Call it if the ranks may have made different steps, or if a closure has computed the gradients of a step."""
