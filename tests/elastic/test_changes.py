@@ -17,13 +17,19 @@ from tests.job import LIMIT_SECONDS
 from .conftest import LAUNCHER, Start
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_rank_0_is_killed_and_replaced(framework: str, start: Start) -> None:
-    """Steps have two passes, and commits are after any pass. The other worker has the state."""
+@pytest.mark.parametrize(
+    ("framework", "state"),
+    [
+        ("torch", ()),
+        ("keras", ("TensorFlowKerasState",)),
+        pytest.param("keras", ("TensorFlowState",), marks=pytest.mark.slow),
+    ],
+)
+def test_rank_0_is_killed_and_replaced(framework: str, state: tuple[str, ...], start: Start) -> None:
+    """Steps have three passes, and commits are after any pass. The other worker has the state."""
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     options = ("--min-np", "1", "--blacklist-cooldown-range", "0", "0")
-    job = start(f"train_{framework}.py", *options, hosts="localhost:2", arguments=("0.01", "2"))
+    job = start(f"train_{framework}.py", *options, hosts="localhost:2", arguments=("0.01", "3", *state))
     job.commit_of(2)
     zero = next(event["pid"] for event in job.events if event.get("rank") == 0)
     job.replace(zero)
@@ -33,12 +39,18 @@ def test_rank_0_is_killed_and_replaced(framework: str, start: Start) -> None:
     job.assert_trained()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_one_rank_becomes_two_and_one_again(framework: str, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("framework", "arguments"),
+    [
+        ("torch", ("3",)),
+        pytest.param("keras", ("1", "TensorFlowKerasState"), marks=pytest.mark.slow),
+        pytest.param("keras", ("3", "TensorFlowState"), marks=pytest.mark.slow),
+    ],
+)
+def test_one_rank_becomes_two_and_one_again(framework: str, arguments: tuple[str, ...], start: Start) -> None:
     """Gradients are reduced although the function was traced, or the optimizer was wrapped, when there was one rank."""
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
-    job = start(f"train_{framework}.py", "--min-np", "1", hosts="localhost:1", arguments=("0.01", "1"))
+    job = start(f"train_{framework}.py", "--min-np", "1", hosts="localhost:1", arguments=("0.01", *arguments))
     job.commit_of(1)
     job.hosts("localhost:2")
     job.commit_of(2)
