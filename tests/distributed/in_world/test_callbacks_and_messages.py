@@ -219,6 +219,20 @@ def scatter(tensor: torch.Tensor, size: int) -> None:
     dist.scatter(torch.zeros_like(tensor), [tensor] * size if dist.get_rank() == 0 else None, 0)
 
 
+def reduce_scatter(tensor: torch.Tensor, size: int) -> None:
+    dist.reduce_scatter(torch.zeros_like(tensor), [tensor] * size)
+
+
+def all_to_all(tensor: torch.Tensor, size: int) -> None:
+    dist.all_to_all([torch.zeros_like(tensor) for _ in range(size)], [tensor] * size)
+
+
+def coalesced(tensor: torch.Tensor, size: int) -> None:
+    with dist.distributed_c10d._coalescing_manager():
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor.clone())
+
+
 OF_PAIRS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "all_reduce SUM": lambda tensor, size: dist.all_reduce(tensor),
     "all_reduce MAX": lambda tensor, size: dist.all_reduce(tensor, dist.ReduceOp.MAX),
@@ -229,6 +243,9 @@ OF_PAIRS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "gather": gather,
     "scatter": scatter,
     "reduce_scatter_tensor": lambda tensor, size: reduce_scatter_single(torch.zeros_like(tensor), tensor.repeat(size)),
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "coalesced all_reduce": coalesced,
     "all_to_all_single": lambda tensor, size: dist.all_to_all_single(tensor.repeat(size), tensor.repeat(size)),
 }
 
@@ -253,6 +270,27 @@ def test_messages_of_dtypes_of_one_width_do_not_fit(rank: int) -> None:
                 dist.recv(ones(two, second), 0, group=group)
         if rank < 2:
             dist.destroy_process_group(group)
+
+
+def _receive_from_any(tensor: torch.Tensor, group: Any) -> None:
+    dist.recv(tensor, group=group)
+
+
+def _receive_in_a_batch(tensor: torch.Tensor, group: Any) -> None:
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, tensor, 0, group)]):
+        work.wait()
+
+
+@pytest.mark.parametrize("receive", [_receive_from_any, _receive_in_a_batch])
+def test_receives_of_each_kind_refuse_another_dtype(receive: Callable[[torch.Tensor, Any], None], rank: int) -> None:
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.send(torch.ones(4), 1, group=group)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match="rank 0 sent 4 float32, rank 1 has room for 4 int32"):
+            receive(torch.zeros(4, dtype=torch.int32), group)
+    if rank < 2:
+        dist.destroy_process_group(group)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
