@@ -23,7 +23,9 @@ from .session import session
 from .system import in_main_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
-_stepped: dict[tuple[str, tuple[int, ...]], int] = {}  # by name and ranks: the number of optimizers that have stepped
+# By name and ranks, for each optimizer that has stepped: the order in which it was made, and its variables.
+_stepped: dict[tuple[str, tuple[int, ...]], list[tuple[int, list[Member[Any]]]]] = {}
+_counter = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,9 @@ class GradientReducer(ABC):
     after the first bucket, which also contains the number of buckets. If ranks have different models, the first bucket
     therefore fails, and no rank waits for requests that another rank does not make.
 
-    An optimizer has a number: how many have made their first step before it. The shape of a further empty tensor in the
-    first bucket contains it, so that ranks which step different optimizers with equal shapes get an error.
+    An optimizer has two numbers: how many have made their first step before it, and how many of those with equal shapes
+    were made after it. The shapes of two further empty tensors in the first bucket contain them, so that ranks which
+    step different optimizers with equal shapes get an error.
 
     A subclass has the operations of its framework.
     """
@@ -183,7 +186,8 @@ class GradientReducer(ABC):
         self._name_in_threads = name_in_threads or name
         self.rules = rules
         self._is_optimizer = is_optimizer
-        self._number: int | None = None
+        self._made = next(_counter)
+        self._numbers: tuple[int, int] | None = None
         self._local: dict[Hashable, Any] = {}  # the variable is kept, so that its id is not reused
 
     @property
@@ -219,12 +223,12 @@ class GradientReducer(ABC):
         order = range(len(members) - 1, -1, -1)
         groups = self.rules.groups_of([self.key_of(variable) for variable in variables])
         buckets = lay_out(members, order, groups).buckets
-        optimizer = self._number_of_optimizer()
+        optimizer, younger = self._numbers_of_optimizer([*members.values()])
         started: list[Any] = []
         for number, bucket in enumerate(buckets):
             extra = [len(buckets)] if number == 0 and len(buckets) > 1 else []
             with self.after(started[:1]):
-                mark = optimizer if number == 0 else 0
+                mark = (optimizer, younger) if number == 0 else (0, 0)
                 started.append(self._start_bucket(number, bucket, gradients, variables, extra, mark))
         results: list[Any] = [None] * len(gradients)
         for number, (bucket, reduced) in enumerate(zip(buckets, self.finished(started), strict=True)):
@@ -238,20 +242,22 @@ class GradientReducer(ABC):
                     results[index] = self.reduce_sparse(f"{self.name}.sparse_gradient_{index}", gradient)
         return results
 
-    def _number_of_optimizer(self) -> int:
+    def _numbers_of_optimizer(self, variables: list[Member[Any]]) -> tuple[int, int]:
         """Returns the number of optimizers that have stepped before this one, with the same ranks in the main thread.
 
-        Returns 0 for tapes, which are made for each step; in threads, where names differ; if a compression of the
-        program would get the empty tensor; and in an elastic job, in which a new worker does not know the past.
+        The second result is how many of them have such variables and were made after this one. Returns zeros for tapes,
+        which are made for each step; in threads, where names differ; if a compression of the program would get the
+        empty tensors; and in an elastic job, in which a new worker does not know the past.
         """
         rules = self.rules
         if not self._is_optimizer or not in_main_thread() or is_elastic() or is_called(rules.compression):
-            return 0
-        if self._number is None:
-            key = (self._name, tuple(rules.process_set.ranks or ()))
-            self._number = _stepped.get(key, 0)
-            _stepped[key] = self._number + 1
-        return self._number
+            return 0, 0
+        if self._numbers is None:
+            stepped = _stepped.setdefault((self._name, tuple(rules.process_set.ranks or ())), [])
+            younger = sum(made > self._made and theirs == variables for made, theirs in stepped)
+            self._numbers = (len(stepped), younger)
+            stepped.append((self._made, variables))
+        return self._numbers
 
     def _start_bucket(
         self,
@@ -260,7 +266,7 @@ class GradientReducer(ABC):
         gradients: list[Any],
         variables: list[Any],
         extra: list[int],
-        optimizer: int,
+        mark: tuple[int, int],
     ) -> Any:
         def stand_in(index: int) -> Any:
             """Returns a gradient as a member of its bucket."""
@@ -272,11 +278,15 @@ class GradientReducer(ABC):
         members += [self.zeros([0, count], bucket.kind) for count in extra]
         words = [f"gradient {index}, of {self._words(gradients[index], variables[index])}" for index in bucket.members]
         words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
+        optimizer, younger = mark
         if optimizer:
             # At the start, where the other ranks' texts name a gradient.
             first = self._words(gradients[bucket.members[0]], variables[bucket.members[0]]).partition("\t")[0]
             members.insert(0, self.zeros([0, optimizer], bucket.kind))
             words.insert(0, f"\tgradients of optimizer {optimizer + 1} (in the order of first steps), of {first}")
+            # At the end, so that other shapes are reported as such.
+            members.append(self.zeros([0, younger], bucket.kind))
+            words.append(f"\tgradients after steps of {younger} equal optimizers that were made later, of {first}")
         return self.start_dense(f"{self.name}.gradients_{number}", members, "\n".join(words))
 
     def _words(self, gradient: Any, variable: Any) -> str:

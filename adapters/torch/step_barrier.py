@@ -83,8 +83,8 @@ class StepBarrier:
             ranks = [all_ranks[place] for place in self.failed]
             raise RuntimeError(
                 error
-                or f"ZeroRedundancyOptimizer: ranks {ranks} have changed gradients, or the memory of parameters; see the "
-                "text there"
+                or f"ZeroRedundancyOptimizer: ranks {ranks} have changed gradients, or the memory of parameters; see "
+                "the text there"
             )
         if self.changed and self.changed != self.present:
             ranks = [all_ranks[place] for place in self.changed]

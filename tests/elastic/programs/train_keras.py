@@ -1,8 +1,8 @@
 """Trains a Keras model on TensorFlow in an elastic job.
 
-The arguments are the number of seconds that a backward pass takes, the number of passes in a step, and the class of the
-state. With one pass, a tape reduces the gradients, otherwise the optimizer does. TensorFlow traces each function once in
-each process, also if ranks join and leave.
+The arguments are the number of seconds that a backward pass takes, the number of passes in a step, and the class of
+the state. With one pass, a tape reduces the gradients, otherwise the optimizer does. TensorFlow traces each function
+once in each process, also if ranks join and leave.
 """
 
 from __future__ import annotations

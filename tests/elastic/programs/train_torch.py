@@ -1,7 +1,7 @@
 """Trains in torch in an elastic job.
 
-The arguments are the number of seconds that a backward pass takes, and the number of passes in a step. Commits are after
-any pass.
+The arguments are the number of seconds that a backward pass takes, and the number of passes in a step. Commits are
+after any pass.
 """
 
 from __future__ import annotations

@@ -65,6 +65,19 @@ def test_models_that_are_trained_in_another_order(eagerly: bool, rank: int) -> N
     assert "dense" in texts[0]
 
 
+def test_first_fits_of_equal_shapes_in_another_order(eagerly: bool, rank: int) -> None:
+    """Nothing tells the two apart but the order in which they are made."""
+    models = [model_of(seed=number) for number in range(2)]
+    for model in models:
+        model.compile(_optimizer(), "mse", run_eagerly=eagerly)
+    first, second = models if rank == 0 else reversed(models)
+    first.fit(INPUTS[:8], TARGETS[:8], batch_size=4, shuffle=False, verbose=0)
+    texts = texts_of_fit(second)
+    assert texts[0] == texts[1]
+    for words in ("rank 0 has gradients after steps of 0 equal", "rank 1 has gradients after steps of 1 equal"):
+        assert words in texts[0]
+
+
 def test_models_of_equal_shapes_in_another_order(eagerly: bool, rank: int) -> None:
     """One rank trains another model than the others do, after all have trained both."""
     models = [model_of(seed=number) for number in range(2)]
