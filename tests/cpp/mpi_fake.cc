@@ -12,9 +12,17 @@
 
 namespace perseus::testing {
 
-void FakeNetwork::put(mpi::Comm comm, int from, int to, int tag, std::string bytes) {
+void FakeNetwork::put(mpi::Comm comm, int from, int to, int tag, std::string bytes,
+                      std::shared_ptr<std::atomic<bool>> received) {
   const std::scoped_lock lock(mutex_);
-  queues_[{to, tag, from, comm}].push_back(std::move(bytes));
+  queues_[{to, tag, from, comm}].push_back({std::move(bytes), std::move(received)});
+  peers_[from].insert(to);
+  peers_[to].insert(from);
+}
+
+std::set<int> FakeNetwork::peers_of(int rank) {
+  const std::scoped_lock lock(mutex_);
+  return peers_[rank];
 }
 
 bool FakeNetwork::take(mpi::Comm comm, int from, int to, int tag, std::string& bytes) {
@@ -22,7 +30,8 @@ bool FakeNetwork::take(mpi::Comm comm, int from, int to, int tag, std::string& b
   const std::scoped_lock lock(mutex_);
   auto& queue = queues_[{to, tag, from, comm}];
   if (queue.empty()) return false;
-  bytes = std::move(queue.front());
+  bytes = std::move(queue.front().bytes);
+  if (queue.front().received) *queue.front().received = true;
   queue.pop_front();
   return true;
 }
@@ -38,7 +47,7 @@ bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
   const std::scoped_lock lock(mutex_);
   for (const auto& [key, queue] : queues_) {
     if (std::get<0>(key) != to || std::get<1>(key) != tag || queue.empty()) continue;
-    arrival = {std::get<2>(key), static_cast<int>(queue.front().size())};
+    arrival = {std::get<2>(key), static_cast<int>(queue.front().bytes.size())};
     return true;
   }
   return false;
@@ -66,6 +75,13 @@ mpi::Request FakeApi::send(mpi::Comm comm, const void* data, int bytes, int to, 
   return 0;
 }
 
+mpi::Request FakeApi::send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) {
+  auto received = std::make_shared<std::atomic<bool>>(false);
+  network_.put(comm, rank_, to, tag, {static_cast<const char*>(data), static_cast<std::size_t>(bytes)}, received);
+  until_received_[next_] = std::move(received);
+  return next_++;
+}
+
 bool FakeApi::probe(mpi::Comm, int tag, mpi::Arrival& arrival) {
   if (outbox_ != nullptr) outbox_->progress();
   return network_.peek(rank_, tag, arrival);
@@ -82,6 +98,12 @@ mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, i
 bool FakeApi::test(mpi::Request& request) {
   if (outbox_ != nullptr) outbox_->progress();
   if (request == 0) return true;
+  if (const auto sent = until_received_.find(request); sent != until_received_.end()) {
+    if (!*sent->second) return false;
+    until_received_.erase(sent);
+    request = 0;
+    return true;
+  }
   const auto wanted = receives_.find(request);
   const auto receive = wanted->second;
   for (const auto& [id, earlier] : receives_) {
@@ -103,6 +125,7 @@ bool FakeApi::abandon(mpi::Request& request, bool receiving) {
   const bool lent = receiving && cannot_cancel_ && found != receives_.end();
   if (lent) abandoned_.push_back(found->second);
   receives_.erase(request);
+  until_received_.erase(request);
   request = 0;
   return !lent;
 }

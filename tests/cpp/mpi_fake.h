@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,7 +22,9 @@ namespace perseus::testing {
 // The messages of one communicator and its streams, seen by all its ranks.
 class FakeNetwork {
  public:
-  void put(mpi::Comm comm, int from, int to, int tag, std::string bytes);
+  // `received` becomes true when the message is taken.
+  void put(mpi::Comm comm, int from, int to, int tag, std::string bytes,
+           std::shared_ptr<std::atomic<bool>> received = nullptr);
   bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
   bool peek(int to, int tag, mpi::Arrival& arrival);
 
@@ -29,12 +32,20 @@ class FakeNetwork {
   void cut() { is_cut_ = true; }
   // Returns the number of messages that were sent and have not arrived.
   std::size_t in_progress();
+  // Returns the ranks with which this one has exchanged messages.
+  std::set<int> peers_of(int rank);
 
  private:
+  struct Message {
+    std::string bytes;
+    std::shared_ptr<std::atomic<bool>> received;
+  };
+
   std::atomic<bool> is_cut_{false};
 
-  std::mutex mutex_;                                                                // guards the queues
-  std::map<std::tuple<int, int, int, mpi::Comm>, std::deque<std::string>> queues_;  // by to, tag, from, stream
+  std::mutex mutex_;                                                            // guards the rest
+  std::map<std::tuple<int, int, int, mpi::Comm>, std::deque<Message>> queues_;  // by to, tag, from, stream
+  std::map<int, std::set<int>> peers_;
 };
 
 // The messages of one rank that an MPI with a full socket keeps: their sends are complete, and they leave in later
@@ -74,6 +85,7 @@ class FakeApi final : public mpi::Api {
   mpi::Comm duplicate_as_stream(mpi::Comm, int number) override { return static_cast<mpi::Comm>(number); }
   void free(mpi::Comm) override { ++freed_; }
   mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
+  mpi::Request send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
@@ -103,6 +115,7 @@ class FakeApi final : public mpi::Api {
   std::vector<Receive> abandoned_;
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
+  std::map<mpi::Request, std::shared_ptr<std::atomic<bool>>> until_received_;
 };
 
 // Makes fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over the fake libmpi. If

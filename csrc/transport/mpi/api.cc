@@ -155,6 +155,13 @@ class ApiOf final : public Api {
     return wide(request);
   }
 
+  Request send_until_received(Comm comm, const void* data, int bytes, int to, int tag) override {
+    Handle request{};
+    const auto lock = enter();
+    check(mpi_.issend(data, bytes, abi_.byte(), to, tag, narrow(comm), &request), "MPI_Issend");
+    return wide(request);
+  }
+
   Request receive(Comm comm, void* data, int bytes, int from, int tag) override {
     Handle request{};
     const auto lock = enter();

@@ -61,6 +61,8 @@ class Api {
   virtual void free(Comm comm) = 0;
 
   virtual Request send(Comm comm, const void* data, int bytes, int to, int tag) = 0;
+  // The request is done once the message is received.
+  virtual Request send_until_received(Comm comm, const void* data, int bytes, int to, int tag) = 0;
   virtual Request receive(Comm comm, void* data, int bytes, int from, int tag) = 0;
   virtual bool test(Request& request) = 0;
   // Abandons an unfinished request. Returns true if MPI no longer uses its memory. Otherwise MPI may use the memory

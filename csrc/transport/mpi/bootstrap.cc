@@ -1,11 +1,12 @@
 #include "transport/mpi/bootstrap.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/lent_memory.h"
 #include "transport/mpi/abandonable_call.h"
-#include "transport/mpi/data_movement.h"
 #include "transport/mpi/process.h"
 
 namespace perseus::mpi {
@@ -14,24 +15,22 @@ MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit,
     : communicator_(api, comm, {.liveness = liveness, .limit = limit}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
-  const auto ranks = static_cast<std::size_t>(size());
-  LentVector<std::int64_t> blocks(ranks);
-  std::vector<std::int64_t> lengths(ranks);
-  blocks[0] = static_cast<std::int64_t>(mine.size());
-  communicator_.gather_small(blocks.data(), sizeof(std::int64_t));
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < ranks; ++i) {
-    lengths[(static_cast<std::size_t>(rank()) + i) % ranks] = blocks[i];
-    total += blocks[i];
-  }
-  LentVector<char> all(static_cast<std::size_t>(total));
-  mpi::allgather(communicator_, mine.data(), all.data(), lengths);
+  const auto ranks = static_cast<std::size_t>(size()), self = static_cast<std::size_t>(rank());
+  LentVector<std::int64_t> lengths(ranks);
+  lengths[0] = static_cast<std::int64_t>(mine.size());
+  communicator_.gather_small(lengths.data(), std::vector<std::int64_t>(ranks, sizeof(std::int64_t)));
+  std::vector<std::int64_t> by_rank(lengths.begin(), lengths.end());
+  std::rotate(by_rank.begin(), by_rank.end() - rank(), by_rank.end());
 
-  std::vector<std::string> parts;
+  LentVector<char> all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})));
+  std::copy(mine.begin(), mine.end(), all.begin());
+  communicator_.gather_small(all.data(), by_rank);
+  std::vector<std::string> parts(ranks);
   std::size_t at = 0;
-  for (const auto length : lengths) {
-    parts.emplace_back(all.data() + at, static_cast<std::size_t>(length));
-    at += static_cast<std::size_t>(length);
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const auto length = static_cast<std::size_t>(lengths[i]);
+    parts[(self + i) % ranks].assign(all.data() + at, length);
+    at += length;
   }
   return parts;
 }

@@ -89,6 +89,12 @@ void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
   }
 }
 
+void Messages::send_until_received(const std::byte* byte, int to, Tag tag) {
+  const SendGuard::Call call(communicator_->options().sends);
+  auto& api = communicator_->api();
+  pending_.push_back({api.send_until_received(comm_, byte, 1, to, static_cast<int>(tag)), to, false});
+}
+
 void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
     const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
@@ -136,6 +142,20 @@ std::string Messages::peers() const {
   return text;
 }
 
+bool Barrier::done() {
+  const int rank = communicator_.rank(), size = communicator_.size();
+  for (; distance_ < size; distance_ *= 2) {
+    if (!round_) {
+      round_.emplace(communicator_);
+      round_->receive(&tokens_[0], 1, (rank - distance_ + size) % size, Tag::barrier);
+      round_->send(&tokens_[1], 1, (rank + distance_) % size, Tag::barrier);
+    }
+    if (!round_->done()) return false;
+    round_.reset();
+  }
+  return true;
+}
+
 Communicator::Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options)
     : api_(api),
       streams_(std::move(streams)),
@@ -155,24 +175,29 @@ Communicator::~Communicator() {
 }
 
 void Communicator::barrier() {
-  LentVector<std::byte> tokens(2);
-  for (int distance = 1; distance < size_; distance *= 2) {
-    Messages messages(*this);
-    messages.receive(&tokens[0], 1, (rank_ - distance + size_) % size_, Tag::barrier);
-    messages.send(&tokens[1], 1, (rank_ + distance) % size_, Tag::barrier);
-    messages.wait();
-  }
+  for (Barrier barrier(*this); !barrier.done();) barrier.wait_for_round();
 }
 
 // Uses Bruck's algorithm: each round doubles the number of blocks that a rank has.
-void Communicator::gather_small(void* blocks, std::size_t bytes) {
+void Communicator::gather_small(void* blocks, Counts bytes) {
   auto* base = static_cast<std::byte*>(blocks);
+  // Returns the bytes of `count` ranks from `first` on.
+  const auto bytes_of = [&](int first, int count) {
+    std::size_t sum = 0;
+    for (int i = 0; i < count; ++i)
+      sum += static_cast<std::size_t>(bytes[static_cast<std::size_t>((first + i) % size_)]);
+    return sum;
+  };
+  std::size_t have = bytes_of(rank_, 1);
   for (int held = 1; held < size_; held *= 2) {
-    const auto count = static_cast<std::size_t>(std::min(held, size_ - held)) * bytes;
+    const int count = std::min(held, size_ - held);
+    const int from = (rank_ + held) % size_, to = (rank_ - held + size_) % size_;
+    const auto more = bytes_of(from, count);
     Messages messages(*this);
-    messages.receive(base + static_cast<std::size_t>(held) * bytes, count, (rank_ + held) % size_, Tag::gather);
-    messages.send(base, count, (rank_ - held + size_) % size_, Tag::gather);
+    messages.receive(base + have, more, from, Tag::gather);
+    messages.send(base, bytes_of(rank_, count), to, Tag::gather);
     messages.wait();
+    have += more;
   }
 }
 

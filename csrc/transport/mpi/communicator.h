@@ -5,11 +5,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "base/lent_memory.h"
 #include "bootstrap/liveness.h"
 #include "transport/mpi/api.h"
 #include "transport/mpi/send_guard.h"
+#include "transport/transport.h"
 
 namespace perseus::mpi {
 
@@ -37,6 +40,8 @@ class Messages {
 
   // Messages may have any length. A message of zero bytes is not sent and not received.
   void send(const void* data, std::size_t bytes, int to, Tag tag);
+  // Sends one byte. The message is sent once it is received.
+  void send_until_received(const std::byte* byte, int to, Tag tag);
   void receive(void* data, std::size_t bytes, int from, Tag tag);
 
   // Returns true once all messages are sent and received. Throws Error.
@@ -56,6 +61,23 @@ class Messages {
   Communicator* communicator_;
   Comm comm_;
   std::vector<Pending> pending_;
+};
+
+// A barrier in log2(size) rounds, by messages to as few peers, for callers that do not wait.
+class Barrier {
+ public:
+  explicit Barrier(Communicator& communicator) : communicator_(communicator), tokens_(2) {}
+
+  // Returns true once all ranks have called it. Throws Error.
+  bool done();
+  // Waits for the messages of the round that the last call of done() has not finished.
+  void wait_for_round() { round_->wait(); }
+
+ private:
+  Communicator& communicator_;
+  LentVector<std::byte> tokens_;
+  int distance_ = 1;
+  std::optional<Messages> round_;
 };
 
 // One group of ranks connected by MPI.
@@ -87,9 +109,9 @@ class Communicator {
 
   void barrier();
 
-  // Gathers `bytes` bytes of every rank in log2(size) rounds; meant for few bytes. `blocks` has room for size() blocks.
-  // The rank's own block is the first; afterwards block i is that of rank (rank() + i) % size().
-  void gather_small(void* blocks, std::size_t bytes);
+  // Gathers the bytes of every rank in log2(size) rounds, by messages to as few peers; meant for few bytes. `bytes` has
+  // their number by rank. The rank's own block is the first; afterwards block i is that of rank (rank() + i) % size().
+  void gather_small(void* blocks, Counts bytes);
 
  private:
   friend class Messages;

@@ -9,14 +9,14 @@ namespace perseus::mpi {
 namespace {
 
 // The last byte of a message. It also makes every message non-empty, because empty messages are not sent.
-constexpr char kContent = 'c', kNothingFollows = 'n';
+constexpr char kContent = 'c';
+constexpr std::byte kNothingFollows{'n'};
 
 }  // namespace
 
-void ControlMessages::send(int to, std::string bytes) { post(to, std::move(bytes), kContent); }
-
-void ControlMessages::post(int to, std::string bytes, char kind) {
-  bytes.push_back(kind);
+void ControlMessages::send(int to, std::string bytes) {
+  receivers_.insert(to);
+  bytes.push_back(kContent);
   auto& message = outgoing_.emplace_back(communicator_);
   message.content = {to, std::move(bytes)};
   message.messages.send(message.content.bytes.data(), message.content.bytes.size(), to, Tag::control);
@@ -32,7 +32,6 @@ bool ControlMessages::receive(ControlMessage& message) {
     const char kind = message.bytes.back();
     message.bytes.pop_back();
     if (kind == kContent) return true;
-    ++closed_peers_;
   }
   return false;
 }
@@ -44,16 +43,14 @@ bool ControlMessages::keeps_for(int to) const {
 
 void ControlMessages::close() {
   communicator_.outlive_session();
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) post(peer, {}, kNothingFollows);
-  }
+  for (const int peer : receivers_) last_.send_until_received(&kNothingFollows, peer, Tag::control);
 }
 
 bool ControlMessages::ended() {
   ControlMessage discarded;
   while (receive(discarded)) {
   }
-  return outgoing_.empty() && incoming_.empty() && closed_peers_ == size() - 1;
+  return outgoing_.empty() && incoming_.empty() && last_.done() && all_closed_.done();
 }
 
 void ControlMessages::release_finished() {
@@ -77,7 +74,7 @@ void ClosingChannels::add(std::unique_ptr<ControlMessages> messages) {
   sweep();
 }
 
-void ClosingChannels::sweep() {
+bool ClosingChannels::sweep() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(closing_channels_, [](const std::unique_ptr<ControlMessages>& messages) {
     try {
@@ -86,6 +83,7 @@ void ClosingChannels::sweep() {
       return false;  // never freed, because messages for it may still arrive
     }
   });
+  return closing_channels_.empty();
 }
 
 }  // namespace perseus::mpi

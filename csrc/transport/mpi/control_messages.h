@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "transport/control_channel.h"
@@ -12,11 +13,13 @@
 namespace perseus::mpi {
 
 // The control messages of one communicator. A communicator may be freed only once no message can still arrive, so ranks
-// close it by a last message to each peer. One thread at a time. Throws Error.
+// close it by a last message to each peer that they have sent messages to, and, once these are received, by a barrier.
+// After it, no rank has anything to receive. One thread at a time. Throws Error.
 class ControlMessages {
  public:
   // Takes ownership of `comm`.
-  ControlMessages(Api& api, Comm comm, const WaitOptions& options) : communicator_(api, comm, options) {}
+  ControlMessages(Api& api, Comm comm, const WaitOptions& options)
+      : communicator_(api, comm, options), last_(communicator_), all_closed_(communicator_) {}
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -26,10 +29,10 @@ class ControlMessages {
   bool keeps_for(int to) const;
   bool keeps_any() const { return !outgoing_.empty(); }
 
-  // Sends the last message to every peer. Liveness may be destroyed afterwards.
+  // Sends the last messages. Liveness may be destroyed afterwards.
   void close();
-  // Call it after close(). Returns true once all peers have closed and no message is in flight. Messages that still
-  // arrive are discarded.
+  // Call it after close(), from time to time: other ranks wait for this one's calls. Returns true once all peers have
+  // closed and no message is in flight. Messages that still arrive are discarded.
   bool ended();
 
  private:
@@ -40,22 +43,23 @@ class ControlMessages {
     Messages messages;
   };
 
-  void post(int to, std::string bytes, char kind);
   void release_finished();
   void receive_arrivals();
 
   Communicator communicator_;
   std::list<InFlightMessage> outgoing_;  // may finish in any order
   std::list<InFlightMessage> incoming_;  // returned in the order of their arrival
-  int closed_peers_ = 0;
+  std::set<int> receivers_;              // of this rank's messages
+  Messages last_;
+  Barrier all_closed_;
 };
 
 // Keeps the communicators of destroyed channels until all peers have closed theirs. Thread-safe.
 class ClosingChannels {
  public:
   void add(std::unique_ptr<ControlMessages> messages);
-  // Frees those that all peers have closed.
-  void sweep();
+  // Frees those that all peers have closed. Returns true if none is left.
+  bool sweep();
 
  private:
   std::mutex mutex_;  // guards the list

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kTreeBytes = 64 << 10;
 constexpr std::size_t kSegmentBytes = 256 << 10;
 constexpr std::size_t kRoundBytes = 512 << 10;
+constexpr int kLeastRounds = 4;         // up to this number of ranks, messages to all are as fast as rounds
 constexpr std::size_t kLeastAhead = 4;  // least number of segments or rounds in flight
 
 std::size_t ahead_on(const Communicator& communicator) {
@@ -99,6 +100,19 @@ std::size_t share(std::int64_t bytes, std::size_t at) {
   return at < whole ? std::min(kRoundBytes, whole - at) : 0;
 }
 
+// Gathers few bytes in log2(size) rounds.
+void allgather_small(Communicator& communicator, const void* in, std::byte* out, Counts bytes,
+                     const std::vector<std::size_t>& offsets) {
+  const auto self = static_cast<std::size_t>(communicator.rank());
+  LentVector<std::byte> blocks(offsets.back());
+  if (bytes[self] > 0) std::memcpy(blocks.data(), in, static_cast<std::size_t>(bytes[self]));
+  communicator.gather_small(blocks.data(), bytes);
+  // The blocks begin with this rank's.
+  const auto behind = offsets.back() - offsets[self];
+  std::memcpy(out + offsets[self], blocks.data(), behind);
+  std::memcpy(out, blocks.data() + behind, offsets[self]);
+}
+
 void copy_own(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -119,6 +133,10 @@ void allgather(Communicator& communicator, const void* in, void* out, Counts byt
   const auto offsets = offsets_of(bytes);
   auto* base = static_cast<std::byte*>(out);
   const auto mine = static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank)]);
+  if (size > kLeastRounds && offsets.back() > 0 && offsets.back() <= kTreeBytes) {
+    allgather_small(communicator, in, base, bytes, offsets);
+    return;
+  }
   // The rank's own block comes first, because `in` may be any part of `out`.
   auto* own = base + offsets[static_cast<std::size_t>(rank)];
   copy_own(own, in, mine);

@@ -33,6 +33,7 @@ struct Functions {
   int (*info_set)(Handle, const char*, const char*);
   int (*info_free)(Handle*);
   int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
+  int (*issend)(const void*, int, Handle, int, int, Handle, Handle*);
   int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
   int (*test)(Handle*, int*, Status*);
   int (*cancel)(Handle*);
@@ -67,6 +68,7 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(info_set, "MPI_Info_set");
   get(info_free, "MPI_Info_free");
   get(isend, "MPI_Isend");
+  get(issend, "MPI_Issend");
   get(irecv, "MPI_Irecv");
   get(test, "MPI_Test");
   get(cancel, "MPI_Cancel");

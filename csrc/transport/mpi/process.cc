@@ -257,6 +257,15 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
   return progress->changed.wait_for(lock, limit, [&] { return progress->done; });
 }
 
+// Receives last messages, which MPI_Finalize might wait for. All ranks are here, but some may have lost others before.
+void end_channels(ClosingChannels& channels) {
+  constexpr std::chrono::milliseconds kLongest{100};
+  const auto begin = std::chrono::steady_clock::now();
+  while (!channels.sweep() && std::chrono::steady_clock::now() - begin < kLongest) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 // Ends this process without MPI_Finalize, so that the launcher ends the job. It calls no functions at exit, because a
 // thread may still be in MPI.
 [[noreturn]] void end_process(Api& api, bool is_reported, int exit_code) {
@@ -394,7 +403,10 @@ bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   const auto left = !lost.ok()         ? lost
                     : alone || failing ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
                                        : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
-  if (left.ok()) return mpi::finalize_within(api, limit);
+  if (left.ok()) {
+    mpi::end_channels(mpi.closing_channels);
+    return mpi::finalize_within(api, limit);
+  }
   if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "ending without MPI_Finalize: " + left.text());
   if (failing && !alone) {
     // The barrier takes this time otherwise.

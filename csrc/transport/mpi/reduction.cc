@@ -134,7 +134,7 @@ void allreduce_small(Communicator& communicator, Staging& staging, const Reducti
   const auto bytes = offset(in.count(), size_of(reduction.wire_dtype));
   auto* blocks = resized(staging.contributions, bytes * static_cast<std::size_t>(size));
   in.pack(reduction, 0, in.count(), blocks);
-  communicator.gather_small(blocks, bytes);
+  communicator.gather_small(blocks, std::vector(static_cast<std::size_t>(size), static_cast<std::int64_t>(bytes)));
 
   std::vector<const void*> from(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) {
