@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -15,6 +16,14 @@ namespace perseus {
 
 using Pieces = std::span<const Piece>;
 using Counts = std::span<const std::int64_t>;  // one per rank of the group
+
+// Returns where each rank's part begins, and then where the last one ends.
+template <class Offset = std::int64_t>
+std::vector<Offset> offsets_of(Counts counts) {
+  std::vector<Offset> offsets(counts.size() + 1, 0);
+  for (std::size_t r = 0; r < counts.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<Offset>(counts[r]);
+  return offsets;
+}
 
 // The arguments of one allreduce.
 struct Allreduce {

@@ -18,9 +18,10 @@
 #include "engine_cases.h"
 #include "engine_rank.h"
 #include "mpi_fake.h"
-#include "transport/mpi/channel.h"
+#include "transport/messages/channel.h"
+#include "transport/messages/transport.h"
+#include "transport/mpi/network.h"
 #include "transport/mpi/send_guard.h"
-#include "transport/mpi/transport.h"
 
 namespace perseus {
 namespace {
@@ -158,12 +159,12 @@ TEST(LostRoot, EndsNoOtherProcessDuringSmallRequests) {
     testing::FakeNetwork data, control;
     Liveness liveness;
     auto* const sends = guards->emplace_back(std::make_unique<mpi::SendGuard>()).get();
-    mpi::WaitOptions options{.liveness = &liveness};
-    options.sends = sends;
+    const messages::WaitOptions options{.liveness = &liveness};
     testing::FakeApi data_api(data, 1, 2), control_api(control, 1, 2);
-    mpi::ClosingChannels closing_channels;
-    Link link{std::make_unique<mpi::MpiTransport>(data_api, std::vector<mpi::Comm>{0}, options),
-              std::make_unique<mpi::MpiChannel>(control_api, 0, options, closing_channels)};
+    messages::ClosingChannels closing_channels;
+    Link link{std::make_unique<messages::MessageTransport>(mpi::make_network(data_api, {0}, sends), options),
+              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0}, sends), options,
+                                                         closing_channels)};
     const std::vector<int> each{0, 1};
     ProcessSetEngine engine(make_tree(1, each, each), std::move(link), {}, liveness,
                             [](const Request&, Completion*) { return Status(); });

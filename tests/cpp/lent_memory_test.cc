@@ -19,9 +19,10 @@
 #include "engine/process_set_engine.h"
 #include "engine_rank.h"
 #include "mpi_fake.h"
+#include "transport/messages/channel.h"
+#include "transport/messages/transport.h"
 #include "transport/mpi/bootstrap.h"
-#include "transport/mpi/channel.h"
-#include "transport/mpi/transport.h"
+#include "transport/mpi/network.h"
 #include "transport/shm/group.h"
 #include "transport_world.h"
 
@@ -115,8 +116,8 @@ TEST_P(AbandonedReceives, WriteOnlyIntoTheirOwnMemory) {
   FakeApi api(network, 0, 2);
   api.match_all();
   Liveness liveness;
-  auto transport =
-      std::make_unique<mpi::MpiTransport>(api, std::vector<mpi::Comm>{0}, mpi::WaitOptions{.liveness = &liveness});
+  auto transport = std::make_unique<messages::MessageTransport>(mpi::make_network(api, {0}),
+                                                                messages::WaitOptions{.liveness = &liveness});
   liveness.report_lost(1, "was killed");
   std::vector<float> data(static_cast<std::size_t>(factor * count));
   EXPECT_EQ(call(*transport, data.data(), count).kind(), ErrorKind::peer_lost);
@@ -131,7 +132,7 @@ TEST(AbandonedReceive, LendsNoMemoryIfCancelled) {
   FakeNetwork network;
   FakeApi api(network, 0, 2);
   Liveness liveness;
-  mpi::MpiTransport transport(api, std::vector<mpi::Comm>{0}, mpi::WaitOptions{.liveness = &liveness});
+  messages::MessageTransport transport(mpi::make_network(api, {0}), messages::WaitOptions{.liveness = &liveness});
   liveness.report_lost(1, "was killed");
   EXPECT_FALSE(transport.barrier().ok());
   EXPECT_FALSE(transport.has_lent_memory());
@@ -155,9 +156,9 @@ struct CutRank {
   CutRank(FakeNetwork& data, FakeNetwork& control, int rank, Liveness& liveness, const EngineOptions& more = {})
       : data_api(data, rank, 2), control_api(control, rank, 2) {
     data_api.match_all();
-    const mpi::WaitOptions options{.liveness = &liveness};
-    Link link{std::make_unique<mpi::MpiTransport>(data_api, std::vector<mpi::Comm>{0}, options),
-              std::make_unique<mpi::MpiChannel>(control_api, 0, options, closing)};
+    const messages::WaitOptions options{.liveness = &liveness};
+    Link link{std::make_unique<messages::MessageTransport>(mpi::make_network(data_api, {0}), options),
+              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0}), options, closing)};
     engine = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), more, liveness,
                                                 [](const Request&, Completion*) { return Status(); });
   }
@@ -172,7 +173,7 @@ struct CutRank {
   }
 
   FakeApi data_api, control_api;
-  mpi::ClosingChannels closing;
+  messages::ClosingChannels closing;
   std::unique_ptr<ProcessSetEngine> engine;
 };
 

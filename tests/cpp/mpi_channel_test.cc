@@ -10,18 +10,20 @@
 
 #include "base/error.h"
 #include "mpi_fake.h"
+#include "transport/messages/channel.h"
+#include "transport/messages/communicator.h"
 #include "transport/mpi/bootstrap.h"
-#include "transport/mpi/channel.h"
-#include "transport/mpi/communicator.h"
+#include "transport/mpi/network.h"
 
 namespace perseus::testing {
 namespace {
 
-TEST(MpiChannel, KeepsTheOrderOfASenderAndEmptyMessages) {
+TEST(MessageChannel, KeepsTheOrderOfASenderAndEmptyMessages) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
-  mpi::ClosingChannels closing_channels;
-  mpi::MpiChannel from(one, 0, {}, closing_channels), to(other, 0, {}, closing_channels);
+  messages::ClosingChannels closing_channels;
+  messages::MessageChannel from(mpi::make_network(one, {0}), {}, closing_channels);
+  messages::MessageChannel to(mpi::make_network(other, {0}), {}, closing_channels);
   const std::string texts[] = {"first", "", std::string(100'000, 'x'), "last"};
   for (const auto& text : texts) from.send(1, text);
   ControlMessage message;
@@ -34,11 +36,11 @@ TEST(MpiChannel, KeepsTheOrderOfASenderAndEmptyMessages) {
   EXPECT_TRUE(to.needs_polling());
 }
 
-TEST(MpiChannel, SendsToItself) {
+TEST(MessageChannel, SendsToItself) {
   FakeNetwork network;
   FakeApi api(network, 0, 1);
-  mpi::ClosingChannels closing_channels;
-  mpi::MpiChannel channel(api, 0, {}, closing_channels);
+  messages::ClosingChannels closing_channels;
+  messages::MessageChannel channel(mpi::make_network(api, {0}), {}, closing_channels);
   const auto rings = channel.doorbell().notifications();
   channel.send(0, "me");
   EXPECT_NE(channel.doorbell().notifications(), rings);
@@ -48,12 +50,13 @@ TEST(MpiChannel, SendsToItself) {
 }
 
 // MPI reuses the number of a freed communicator, so a late message for the old one would reach the new one.
-TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
+TEST(MessageChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
-  mpi::ClosingChannels of_one, of_other;
-  auto first = std::make_unique<mpi::MpiChannel>(one, 0, mpi::WaitOptions{}, of_one);
-  auto second = std::make_unique<mpi::MpiChannel>(other, 0, mpi::WaitOptions{}, of_other);
+  messages::ClosingChannels of_one, of_other;
+  auto first = std::make_unique<messages::MessageChannel>(mpi::make_network(one, {0}), messages::WaitOptions{}, of_one);
+  auto second =
+      std::make_unique<messages::MessageChannel>(mpi::make_network(other, {0}), messages::WaitOptions{}, of_other);
   first.reset();
   of_one.sweep();
   EXPECT_EQ(one.freed(), 0);
@@ -69,15 +72,16 @@ TEST(MpiChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
 }
 
 // A connection to each of a thousand ranks at the end of a job costs more than the job's own.
-TEST(MpiChannel, ClosesByMessagesToFewRanks) {
+TEST(MessageChannel, ClosesByMessagesToFewRanks) {
   constexpr int kRanks = 64, kNeighbour = 33;
   FakeNetwork network;
   std::vector<std::unique_ptr<FakeApi>> apis;
-  std::vector<std::unique_ptr<mpi::MpiChannel>> channels;
-  mpi::ClosingChannels closing_channels;
+  std::vector<std::unique_ptr<messages::MessageChannel>> channels;
+  messages::ClosingChannels closing_channels;
   for (int rank = 0; rank < kRanks; ++rank) {
     apis.push_back(std::make_unique<FakeApi>(network, rank, kRanks));
-    channels.push_back(std::make_unique<mpi::MpiChannel>(*apis.back(), 0, mpi::WaitOptions{}, closing_channels));
+    channels.push_back(std::make_unique<messages::MessageChannel>(mpi::make_network(*apis.back(), {0}),
+                                                                  messages::WaitOptions{}, closing_channels));
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     channels[static_cast<std::size_t>(rank)]->send((rank + kNeighbour) % kRanks, "last");
@@ -115,7 +119,7 @@ TEST(MpiWait, EndsWithALostPeerAndAbandonsItsRequest) {
   FakeNetwork network;
   FakeApi api(network, 0, 2);
   Liveness liveness;
-  mpi::Communicator communicator(api, 0, {.liveness = &liveness});
+  messages::Communicator communicator(mpi::make_network(api, {0}), {.liveness = &liveness});
   liveness.report_lost(1, "was killed");
   try {
     communicator.barrier();
@@ -130,10 +134,10 @@ TEST(MpiWait, EndsWithALostPeerAndAbandonsItsRequest) {
 TEST(MpiWait, EndsAtItsLimitAndNamesTheMissingRanks) {
   FakeNetwork network;
   FakeApi api(network, 0, 3);
-  mpi::Communicator communicator(api, 0, {.limit = std::chrono::milliseconds(20)});
-  mpi::Messages messages(communicator);
+  messages::Communicator communicator(mpi::make_network(api, {0}), {.limit = std::chrono::milliseconds(20)});
+  messages::Messages messages(communicator);
   char bytes[2];
-  messages.receive(&bytes[0], 1, 2, mpi::Tag::gather);
+  messages.receive(&bytes[0], 1, 2, messages::Tag::gather);
   try {
     messages.wait();
     FAIL() << "the wait ended without a message";

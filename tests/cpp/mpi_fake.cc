@@ -7,8 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/mpi/channel.h"
-#include "transport/mpi/transport.h"
+#include "transport/messages/channel.h"
+#include "transport/messages/transport.h"
+#include "transport/mpi/network.h"
 
 namespace perseus::testing {
 
@@ -167,8 +168,8 @@ class MessageFabric final : public Fabric {
       apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size, outbox_));
       return *apis_.back();
     };
-    return {std::make_unique<mpi::MpiTransport>(api(false), std::vector<mpi::Comm>{0, 1, 2}, options_),
-            std::make_unique<mpi::MpiChannel>(api(true), 0, options_, closing_channels_)};
+    return {std::make_unique<messages::MessageTransport>(mpi::make_network(api(false), {0, 1, 2}), options_),
+            std::make_unique<messages::MessageChannel>(mpi::make_network(api(true), {0}), options_, closing_channels_)};
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void release(void* memory) override { std::free(memory); }
@@ -180,11 +181,11 @@ class MessageFabric final : public Fabric {
  private:
   std::shared_ptr<Networks> networks_;
   int rank_;
-  mpi::WaitOptions options_;
+  messages::WaitOptions options_;
   std::shared_ptr<Outbox> outbox_;
   std::map<std::vector<int>, int> made_;
   std::vector<std::unique_ptr<FakeApi>> apis_;
-  mpi::ClosingChannels closing_channels_;
+  messages::ClosingChannels closing_channels_;
 };
 
 }  // namespace

@@ -118,7 +118,7 @@ class FakeApi final : public mpi::Api {
   std::map<mpi::Request, std::shared_ptr<std::atomic<bool>>> until_received_;
 };
 
-// Makes fabrics of ranks that are threads, connected by MpiTransport and MpiChannel over the fake libmpi. If
+// Makes fabrics of ranks that are threads, connected by MessageTransport and MessageChannel over the fake libmpi. If
 // `outboxes`, each rank has an Outbox.
 std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes = false);
 

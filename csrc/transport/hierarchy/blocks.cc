@@ -11,15 +11,9 @@
 namespace perseus::hierarchy {
 namespace {
 
-std::vector<std::size_t> offsets_of(Counts counts) {
-  std::vector<std::size_t> offsets(counts.size() + 1, 0);
-  for (std::size_t r = 0; r < counts.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<std::size_t>(counts[r]);
-  return offsets;
-}
-
 // Copies the ranks' bytes from `all`, where they are in the given order, to `out` in the order of the ranks.
 void copy_in_rank_order(const std::vector<int>& order, Counts bytes, const std::byte* all, std::byte* out) {
-  const auto offsets = offsets_of(bytes);
+  const auto offsets = offsets_of<std::size_t>(bytes);
   for (const int r : order) {
     const auto rank = static_cast<std::size_t>(r);
     const auto count = static_cast<std::size_t>(bytes[rank]);
@@ -252,7 +246,7 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
 // Returns the pieces of every host's block in the input. Adjacent parts of a host's ranks form one piece.
 std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* in, Counts counts,
                                                                std::size_t width) const {
-  const auto offsets = offsets_of(counts);
+  const auto offsets = offsets_of<std::size_t>(counts);
   std::vector<std::vector<Piece>> inputs(static_cast<std::size_t>(layout_.host_count()));
   for (int host = 0; host < layout_.host_count(); ++host) {
     auto& pieces = inputs[static_cast<std::size_t>(host)];
@@ -283,7 +277,7 @@ std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
 
 // Copies the input into an order by rail, and within a rail by host.
 const std::byte* ClusterTransport::arrange_by_rail(const std::byte* in, Counts counts, std::size_t width) {
-  const auto offsets = offsets_of(counts);
+  const auto offsets = offsets_of<std::size_t>(counts);
   const auto blocks = block_counts(counts);
   auto* base = resized(whole_, offsets.back() * width);
   auto* to = base;

@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "transport/messages/network.h"
+
 namespace perseus::mpi {
 
 enum class Family {
@@ -20,12 +22,8 @@ std::string_view name_of(Family family);
 
 // Wide enough for every family's handles.
 using Comm = std::uintptr_t;
-using Request = std::uintptr_t;
-
-struct Arrival {
-  int from = 0;
-  int bytes = 0;
-};
+using Request = messages::Request;
+using Arrival = messages::Arrival;
 
 // One opened libmpi. Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return
 // their errors instead of ending the process. After initialize(), any thread may call any function.

@@ -4,7 +4,8 @@
 #include <chrono>
 
 #include "bootstrap/mpi.h"
-#include "transport/mpi/communicator.h"
+#include "transport/messages/communicator.h"
+#include "transport/mpi/api.h"
 
 namespace perseus::mpi {
 
@@ -18,12 +19,14 @@ class MpiBootstrap final : public Bootstrap {
   int size() const override { return communicator_.size(); }
   std::vector<std::string> allgather(std::string_view mine) override;
 
-  Api& api() const { return communicator_.api(); }
-  Comm comm() const { return communicator_.comm(); }
+  Api& api() const { return api_; }
+  Comm comm() const { return comm_; }
   std::chrono::milliseconds limit() const { return communicator_.options().limit; }
 
  private:
-  Communicator communicator_;
+  Api& api_;
+  Comm comm_;
+  messages::Communicator communicator_;
 };
 
 }  // namespace perseus::mpi

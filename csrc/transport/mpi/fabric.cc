@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "base/lent_memory.h"
+#include "transport/messages/channel.h"
+#include "transport/messages/transport.h"
 #include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/bootstrap.h"
-#include "transport/mpi/channel.h"
+#include "transport/mpi/network.h"
 #include "transport/mpi/process.h"
-#include "transport/mpi/transport.h"
 
 namespace perseus::mpi {
 namespace {
@@ -50,13 +51,15 @@ std::vector<Comm> make_streams(Api& api, Comm world, int count, std::span<const 
 
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(Api& api, Comm job, int streams, ClosingChannels& closing_channels, const WaitOptions& options,
-            std::chrono::milliseconds limit)
-      : closing_channels_(closing_channels),
+  MpiFabric(Api& api, Comm job, int streams, messages::ClosingChannels& closing_channels,
+            const messages::WaitOptions& options, std::chrono::milliseconds limit)
+      : api_(api),
+        closing_channels_(closing_channels),
         options_(options),
         limit_(limit),
         streams_(streams),
-        world_(api, made<Comm>([api = &api, job] { return api->duplicate(job); }), options_) {}
+        world_comm_(made<Comm>([api = &api, job] { return api->duplicate(job); })),
+        world_(make_network(api, {world_comm_}, &sends()), options_) {}
 
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     const std::vector<int> group(members.begin(), members.end());
@@ -67,7 +70,7 @@ class MpiFabric final : public Fabric {
   // meet first.
   std::vector<Link> connect_groups(std::span<const std::vector<int>> groups,
                                    const BootstrapAllgather& exchange) override {
-    const auto notes = exchange_notes({world_.rank(), connected_++, world_.api().is_multithreaded() ? 0 : 1}, exchange);
+    const auto notes = exchange_notes({world_.rank(), connected_++, api_.is_multithreaded() ? 0 : 1}, exchange);
     const auto turn = std::ranges::any_of(notes, &Note::one_call_at_a_time) ? take_turn(exchange) : Turn();
     closing_channels_.sweep();
     std::vector<Link> links;
@@ -80,17 +83,17 @@ class MpiFabric final : public Fabric {
   }
 
   // Intel MPI's streams belong to one thread each, and without streams the threads of an MPI wait for one another.
-  bool works_beside() const override { return streams_ > 1 && world_.api().family() != Family::intel; }
+  bool works_beside() const override { return streams_ > 1 && api_.family() != Family::intel; }
 
   // Memory from here is ordinary, because peers cannot reach it.
   void* allocate(std::size_t bytes) override { return allocate_lent(bytes, true); }
   void release(void* memory) override { free_lent(memory); }
 
   void make_progress() override {
-    if (options_.liveness->any_lost() || world_.api().finalized()) return;
+    if (options_.liveness->any_lost() || api_.finalized()) return;
     try {
       Arrival arrival;
-      world_.api().probe(world_.comm(), kControlTag, arrival);
+      api_.probe(world_comm_, kControlTag, arrival);
     } catch (const Error&) {
       // The next call of a transport or a channel reports the failure.
     }
@@ -98,7 +101,7 @@ class MpiFabric final : public Fabric {
 
   std::string description() const override {
     const auto streams = streams_ == 1 ? "" : ", " + std::to_string(streams_) + " streams";
-    return "mpi (" + world_.api().version() + streams + ")";
+    return "mpi (" + api_.version() + streams + ")";
   }
 
  private:
@@ -123,16 +126,16 @@ class MpiFabric final : public Fabric {
   }
 
   Link connect_members(const std::vector<int>& members, int tag) {
-    Api& api = world_.api();
-    auto comms = made<std::vector<Comm>>([&api, world = world_.comm(), streams = streams_, members, tag] {
+    auto comms = made<std::vector<Comm>>([&api = api_, world = world_comm_, streams = streams_, members, tag] {
       auto all = make_streams(api, world, streams, members, tag);
       all.push_back(api.create(world, members, tag));
       return all;
     });
     const auto control = comms.back();
     comms.pop_back();
-    return {std::make_unique<MpiTransport>(api, std::move(comms), options_),
-            std::make_unique<MpiChannel>(api, control, options_, closing_channels_)};
+    return {std::make_unique<messages::MessageTransport>(make_network(api_, std::move(comms), &sends()), options_),
+            std::make_unique<messages::MessageChannel>(make_network(api_, {control}, &sends()), options_,
+                                                       closing_channels_)};
   }
 
   // Runs a call that waits for other ranks.
@@ -146,13 +149,15 @@ class MpiFabric final : public Fabric {
     }
   }
 
-  ClosingChannels& closing_channels_;
-  WaitOptions options_;
+  Api& api_;
+  messages::ClosingChannels& closing_channels_;
+  messages::WaitOptions options_;
   std::chrono::milliseconds limit_;  // for making communicators
   int streams_;
   std::atomic<int> connected_{0};  // calls of connect_groups()
   std::mutex making_communicators_;
-  Communicator world_;
+  Comm world_comm_;
+  messages::Communicator world_;
 };
 
 // Returns the smallest number of streams of all ranks, because MPI on one host may have more than on another.
@@ -167,8 +172,8 @@ int common_streams(Bootstrap& bootstrap) {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness, std::chrono::microseconds spin) {
   const auto* mpi = dynamic_cast<MpiBootstrap*>(&bootstrap);
   if (mpi == nullptr) return nullptr;
-  const WaitOptions options{.liveness = &liveness, .spin = spin, .sends = &sends(), .has_no_mpirun = has_no_mpirun()};
-  liveness.on_lost([&liveness, alone = options.has_no_mpirun] {
+  const messages::WaitOptions options{.liveness = &liveness, .spin = spin};
+  liveness.on_lost([&liveness, alone = has_no_mpirun()] {
     const auto status = liveness.status();
     // A later session can use MPI again unless a process has ended.
     if (alone || !liveness.may_live()) sends().lose(status.text());

@@ -19,9 +19,10 @@
 #include "base/log.h"
 #include "bootstrap/local_rendezvous.h"
 #include "bootstrap/selection.h"
+#include "transport/messages/communicator.h"
 #include "transport/mpi/abandonable_call.h"
-#include "transport/mpi/communicator.h"
 #include "transport/mpi/library.h"
+#include "transport/mpi/network.h"
 #include "transport/mpi/pmi_server.h"
 #include "transport/mpi/search.h"
 #include "transport/mpi/streams.h"
@@ -43,12 +44,12 @@ struct State {
   pid_t initialized_by = 0;  // the process; a forked child must not finalize its parent's MPI
   Comm final_barrier{};      // the communicator of the last barrier
   int streams = 1;
-  std::unique_ptr<PmiServer> launcher;  // if no mpirun has started this process
-  bool is_reported = false;             // by rank_main.py, which reports the end of this process to perseusrun
-  std::string world;                    // the name of the world of such ranks, chosen by rank 0
-  std::string broken;                   // why MPI is unusable; a thread may still be in it
-  ClosingChannels closing_channels;     // has its own mutex
-  SendGuard sends;                      // as well
+  std::unique_ptr<PmiServer> launcher;         // if no mpirun has started this process
+  bool is_reported = false;                    // by rank_main.py, which reports the end of this process to perseusrun
+  std::string world;                           // the name of the world of such ranks, chosen by rank 0
+  std::string broken;                          // why MPI is unusable; a thread may still be in it
+  messages::ClosingChannels closing_channels;  // has its own mutex
+  SendGuard sends;                             // as well
 };
 
 State& state() {
@@ -218,7 +219,7 @@ constexpr std::chrono::milliseconds kLossTimeout{5000};
 // Waits until all ranks shut down; only then does MPI_Finalize return soon.
 Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
-    Communicator everybody(api, comm, {.limit = limit});
+    messages::Communicator everybody(make_network(api, {comm}), {.limit = limit});
     everybody.barrier();
     return {};
   } catch (const Error& error) {
@@ -258,7 +259,7 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
 }
 
 // Receives last messages, which MPI_Finalize might wait for. All ranks are here, but some may have lost others before.
-void end_channels(ClosingChannels& channels) {
+void end_channels(messages::ClosingChannels& channels) {
   constexpr std::chrono::milliseconds kLongest{100};
   const auto begin = std::chrono::steady_clock::now();
   while (!channels.sweep() && std::chrono::steady_clock::now() - begin < kLongest) {
@@ -368,7 +369,7 @@ int stream_count() {
   return mpi.streams;
 }
 
-ClosingChannels& closing_channels() { return state().closing_channels; }
+messages::ClosingChannels& closing_channels() { return state().closing_channels; }
 
 }  // namespace perseus::mpi
 

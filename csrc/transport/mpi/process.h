@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bootstrap/mpi.h"
+#include "transport/messages/control_messages.h"
 #include "transport/mpi/api.h"
-#include "transport/mpi/control_messages.h"
 #include "transport/mpi/send_guard.h"
 
 namespace perseus::mpi {
@@ -42,6 +42,6 @@ Comm communicator_of(Api& api, const std::vector<int>& selection);
 int stream_count();
 
 // Returns the communicators of this process's destroyed channels.
-ClosingChannels& closing_channels();
+messages::ClosingChannels& closing_channels();
 
 }  // namespace perseus::mpi

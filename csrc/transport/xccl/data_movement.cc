@@ -11,18 +11,9 @@ namespace {
 
 constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;  // most bytes of scattered memory staged at once
-constexpr std::int64_t kGrain = 64;                            // a chunk ends at a multiple of it within a piece
+constexpr std::int64_t kChunkGrain = 64;                       // a chunk ends at a multiple of it within a piece
 constexpr std::int64_t kPaddedBytes = std::int64_t{64} << 10;  // parts up to this size are padded and sent together
 constexpr std::int64_t kRoundBytes = std::int64_t{1} << 20;    // bytes to each rank in a round of an uneven alltoall
-
-std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
-
-// Returns where each rank's bytes begin, and then where the last ones end.
-std::vector<std::int64_t> offsets_of(Counts bytes) {
-  std::vector<std::int64_t> offsets(bytes.size() + 1, 0);
-  std::partial_sum(bytes.begin(), bytes.end(), offsets.begin() + 1);
-  return offsets;
-}
 
 std::int64_t longest(Counts bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
 bool all_equal(Counts bytes) {
@@ -150,7 +141,7 @@ void broadcast(const Context& context, Pieces buffers, int root) {
   const Scattered scattered(buffers, 1);
   if (scattered.count() == 0) return;
   if (auto* memory = scattered.contiguous()) return broadcast_bytes(context.through, memory, scattered.count(), root);
-  const auto grain = context.device().aligns_pieces() ? kGrain : 1;
+  const auto grain = context.device().aligns_pieces() ? kChunkGrain : 1;
   for (std::int64_t begin = 0, end = 0; begin < scattered.count(); begin = end) {
     end = scattered.chunk_end(begin, kStagedBytes, grain);
     const auto pieces = scattered.cut(begin, end - begin);

@@ -15,9 +15,8 @@ namespace {
 
 constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // most bytes staged at once
 constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;  // up to this size from all peers, gathering is faster
-constexpr std::int64_t kGrain = 64;                           // slices are multiples of this number of elements
+constexpr std::int64_t kSliceGrain = 64;                      // slices are multiples of this number of elements
 
-std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
 std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 bool is_16_bit(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
 
@@ -177,7 +176,7 @@ void allreduce_by_device(const Context& context, const Reduction& reduction, con
   const auto width = width_of(reduction.wire_dtype);
   const std::int64_t ranks = context.through.size();
   const bool small = count * width * (ranks - 1) <= kSmallBytes;
-  const auto slice = small ? count : ((count + ranks - 1) / ranks + kGrain - 1) / kGrain * kGrain;
+  const auto slice = small ? count : ((count + ranks - 1) / ranks + kSliceGrain - 1) / kSliceGrain * kSliceGrain;
   const auto slice_bytes = slice * width;
   const auto all = size(slice_bytes * (small ? 1 : ranks));
   auto* packed = context.staging.get(Staging::packed, all);
@@ -197,12 +196,6 @@ void allreduce_by_device(const Context& context, const Reduction& reduction, con
     allgather(context, mine, result, each);
   }
   context.device().unpack(without_scale(reduction), result, out.cut(begin, count));
-}
-
-std::vector<std::int64_t> offsets_of(Counts counts) {
-  std::vector<std::int64_t> offsets(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
-  return offsets;
 }
 
 Piece piece(const void* memory, std::int64_t at, std::int64_t count, DType dtype) {
@@ -299,8 +292,9 @@ void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pi
   const bool natively =
       find_native(context.through.library(), context.device(), reduction).has_value() || !context.device().reduces();
   const auto each = [&](std::int64_t chunk_bytes, const auto& work) {
-    const auto chunk = std::max<std::int64_t>(kGrain, chunk_bytes / width_of(reduction.wire_dtype) / kGrain * kGrain);
-    const auto grain = context.device().aligns_pieces() ? kGrain : 1;
+    const auto chunk =
+        std::max<std::int64_t>(kSliceGrain, chunk_bytes / width_of(reduction.wire_dtype) / kSliceGrain * kSliceGrain);
+    const auto grain = context.device().aligns_pieces() ? kSliceGrain : 1;
     for (std::int64_t begin = 0, end = 0; begin < from.count(); begin = end) {
       end = to.chunk_end(begin, chunk, grain);
       work(begin, end - begin);

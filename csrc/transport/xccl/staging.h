@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "transport/xccl/device.h"
 
 namespace perseus::xccl {
+
+inline std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 class Staging {
  public:

@@ -1,11 +1,11 @@
-#include "transport/mpi/control_messages.h"
+#include "transport/messages/control_messages.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 namespace {
 
 // The last byte of a message. It also makes every message non-empty, because empty messages are not sent.
@@ -58,7 +58,7 @@ void ControlMessages::release_finished() {
 }
 
 void ControlMessages::receive_arrivals() {
-  for (Arrival arrival; communicator_.api().probe(communicator_.comm(), static_cast<int>(Tag::control), arrival);) {
+  for (Arrival arrival; communicator_.network().probe(static_cast<int>(Tag::control), arrival);) {
     auto& message = incoming_.emplace_back(communicator_);
     message.content.from = arrival.from;
     message.content.bytes.resize(static_cast<std::size_t>(arrival.bytes));
@@ -86,4 +86,4 @@ bool ClosingChannels::sweep() {
   return closing_channels_.empty();
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

@@ -1,4 +1,4 @@
-#include "transport/mpi/communicator.h"
+#include "transport/messages/communicator.h"
 
 #include <sys/prctl.h>
 
@@ -11,13 +11,10 @@
 #include "base/futex.h"
 #include "base/lent_memory.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// MPI counts are of type int; a power of two keeps pieces aligned.
-constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 
 using std::chrono::microseconds;
 
@@ -69,44 +66,42 @@ class Backoff {
 Messages::~Messages() {
   if (pending_.empty()) return;
   bool lent = false;
-  if (!communicator_->api().finalized()) {
-    for (auto& pending : pending_) lent = !communicator_->api().abandon(pending.request, pending.receiving) || lent;
+  auto& network = communicator_->network();
+  if (!network.has_ended()) {
+    for (auto& pending : pending_) lent = !network.abandon(pending.request, pending.receiving) || lent;
   }
   communicator_->give_up(lent);
   if (lent) keep_lent_memory();
 }
 
 Messages::Messages(Communicator& communicator, std::int64_t turn)
-    : communicator_(&communicator),
-      comm_(communicator.streams_[static_cast<std::size_t>(turn % communicator.streams())]) {}
+    : communicator_(&communicator), stream_(static_cast<int>(turn % communicator.streams())) {}
 
 void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
-  const SendGuard::Call call(communicator_->options().sends);
-  for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
-    const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
+  for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
+    const auto count = std::min(Network::kLongestMessage, bytes - at);
     const auto* from = static_cast<const std::byte*>(data) + at;
-    pending_.push_back({communicator_->api().send(comm_, from, count, to, static_cast<int>(tag)), to, false});
+    pending_.push_back({communicator_->network().send(stream_, from, count, to, static_cast<int>(tag)), to, false});
   }
 }
 
 void Messages::send_until_received(const std::byte* byte, int to, Tag tag) {
-  const SendGuard::Call call(communicator_->options().sends);
-  auto& api = communicator_->api();
-  pending_.push_back({api.send_until_received(comm_, byte, 1, to, static_cast<int>(tag)), to, false});
+  auto& network = communicator_->network();
+  pending_.push_back({network.send_until_received(stream_, byte, 1, to, static_cast<int>(tag)), to, false});
 }
 
 void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
-  for (std::size_t at = 0; at < bytes; at += kLongestMessage) {
-    const auto count = static_cast<int>(std::min(kLongestMessage, bytes - at));
+  for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
+    const auto count = std::min(Network::kLongestMessage, bytes - at);
     auto* to = static_cast<std::byte*>(data) + at;
-    pending_.push_back({communicator_->api().receive(comm_, to, count, from, static_cast<int>(tag)), from, true});
+    pending_.push_back({communicator_->network().receive(stream_, to, count, from, static_cast<int>(tag)), from, true});
   }
 }
 
 bool Messages::done() {
   // This does not use std::erase_if: if a test throws, each request must be in the list exactly once.
   for (std::size_t i = 0; i < pending_.size();) {
-    if (!communicator_->api().test(pending_[i].request)) {
+    if (!communicator_->network().test(pending_[i].request)) {
       ++i;
       continue;
     }
@@ -123,10 +118,10 @@ void Messages::wait() {
       before = pending_.size();
       backoff.progressed();
     } else if (!backoff.pause()) {
-      throw Error(ErrorKind::timed_out, "collective over MPI: no message for " +
-                                            std::to_string(communicator_->options().limit.count() / 1000) + " s from " +
-                                            peers() +
-                                            " (numbers within the group); check whether these ranks still run");
+      throw Error(ErrorKind::timed_out,
+                  "collective over " + std::string(communicator_->network().name()) + ": no message for " +
+                      std::to_string(communicator_->options().limit.count() / 1000) + " s from " + peers() +
+                      " (numbers within the group); check whether these ranks still run");
     }
   }
 }
@@ -156,21 +151,13 @@ bool Barrier::done() {
   return true;
 }
 
-Communicator::Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options)
-    : api_(api),
-      streams_(std::move(streams)),
-      in_use_(static_cast<int>(streams_.size())),
-      options_(options),
-      rank_(api.rank(streams_.front())),
-      size_(api.size(streams_.front())) {}
-
 Communicator::~Communicator() {
   const bool lost = options_.liveness != nullptr && options_.liveness->any_lost();
-  if (!healthy_ || lost || api_.finalized()) return;
+  if (!healthy_ || lost || network_->has_ended()) return;
   try {
-    for (const auto comm : streams_) api_.free(comm);
+    network_->close();
   } catch (const Error&) {
-    // The communicator is not used any more in either case.
+    // The network is not used any more in either case.
   }
 }
 
@@ -181,24 +168,25 @@ void Communicator::barrier() {
 // Uses Bruck's algorithm: each round doubles the number of blocks that a rank has.
 void Communicator::gather_small(void* blocks, Counts bytes) {
   auto* base = static_cast<std::byte*>(blocks);
+  const int rank = this->rank(), size = this->size();
   // Returns the bytes of `count` ranks from `first` on.
   const auto bytes_of = [&](int first, int count) {
     std::size_t sum = 0;
     for (int i = 0; i < count; ++i)
-      sum += static_cast<std::size_t>(bytes[static_cast<std::size_t>((first + i) % size_)]);
+      sum += static_cast<std::size_t>(bytes[static_cast<std::size_t>((first + i) % size)]);
     return sum;
   };
-  std::size_t have = bytes_of(rank_, 1);
-  for (int held = 1; held < size_; held *= 2) {
-    const int count = std::min(held, size_ - held);
-    const int from = (rank_ + held) % size_, to = (rank_ - held + size_) % size_;
+  std::size_t have = bytes_of(rank, 1);
+  for (int held = 1; held < size; held *= 2) {
+    const int count = std::min(held, size - held);
+    const int from = (rank + held) % size, to = (rank - held + size) % size;
     const auto more = bytes_of(from, count);
     Messages messages(*this);
     messages.receive(base + have, more, from, Tag::gather);
-    messages.send(base, bytes_of(rank_, count), to, Tag::gather);
+    messages.send(base, bytes_of(rank, count), to, Tag::gather);
     messages.wait();
     have += more;
   }
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

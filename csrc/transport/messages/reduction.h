@@ -6,10 +6,10 @@
 #include <cstddef>
 
 #include "base/lent_memory.h"
-#include "transport/mpi/communicator.h"
+#include "transport/messages/communicator.h"
 #include "transport/transport.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
 // Memory kept between calls.
 struct Staging {
@@ -22,4 +22,4 @@ void allreduce(Communicator& communicator, Staging& staging, const Reduction& re
 void reduce_scatter(Communicator& communicator, Staging& staging, const Reduction& reduction, const void* in, void* out,
                     Counts counts);
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

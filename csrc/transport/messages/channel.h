@@ -1,24 +1,24 @@
-// The control channel of a group over MPI. Messages do not notify the doorbell, so the engine polls.
+// The control channel of a group over a network. Messages do not notify the doorbell, so the engine polls.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "transport/control_channel.h"
-#include "transport/mpi/control_messages.h"
+#include "transport/messages/control_messages.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
-class MpiChannel final : public ControlChannel {
+class MessageChannel final : public ControlChannel {
  public:
-  // Takes ownership of `comm`. The destructor passes it to `closing_channels`.
-  MpiChannel(Api& api, Comm comm, const WaitOptions& options, ClosingChannels& closing_channels)
-      : api_(api),
-        liveness_(options.liveness),
+  // The destructor passes the network to `closing_channels`.
+  MessageChannel(std::unique_ptr<Network> network, const WaitOptions& options, ClosingChannels& closing_channels)
+      : liveness_(options.liveness),
         closing_channels_(closing_channels),
-        messages_(std::make_unique<ControlMessages>(api, comm, options)) {}
-  ~MpiChannel() override;
+        messages_(std::make_unique<ControlMessages>(std::move(network), options)) {}
+  ~MessageChannel() override;
 
   int rank() const override { return messages_->rank(); }
   int size() const override { return messages_->size(); }
@@ -32,7 +32,6 @@ class MpiChannel final : public ControlChannel {
  private:
   void close();
 
-  Api& api_;
   const Liveness* liveness_;
   ClosingChannels& closing_channels_;
   std::unique_ptr<ControlMessages> messages_;
@@ -40,4 +39,4 @@ class MpiChannel final : public ControlChannel {
   Doorbell doorbell_;
 };
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

@@ -1,4 +1,4 @@
-#include "transport/mpi/data_movement.h"
+#include "transport/messages/data_movement.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "base/lent_memory.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 namespace {
 
 constexpr std::size_t kTreeBytes = 64 << 10;
@@ -71,13 +71,6 @@ void broadcast_chain(Communicator& communicator, void* data, std::size_t bytes, 
   for (auto& messages : leaving) messages.wait();
 }
 
-// Returns where each rank's bytes begin, and then where the last ones end.
-std::vector<std::size_t> offsets_of(Counts bytes) {
-  std::vector<std::size_t> offsets(bytes.size() + 1, 0);
-  for (std::size_t r = 0; r < bytes.size(); ++r) offsets[r + 1] = offsets[r] + static_cast<std::size_t>(bytes[r]);
-  return offsets;
-}
-
 // Transfers long parts in rounds, several of them at once, because MPIs transfer one very long message slowly.
 // `start` posts the messages for [at, at + kRoundBytes) of each part.
 template <class Start>
@@ -130,7 +123,7 @@ void broadcast(Communicator& communicator, void* data, std::size_t bytes, int ro
 
 void allgather(Communicator& communicator, const void* in, void* out, Counts bytes) {
   const int size = communicator.size(), rank = communicator.rank();
-  const auto offsets = offsets_of(bytes);
+  const auto offsets = offsets_of<std::size_t>(bytes);
   auto* base = static_cast<std::byte*>(out);
   const auto mine = static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank)]);
   if (size > kLeastRounds && offsets.back() > 0 && offsets.back() <= kTreeBytes) {
@@ -155,7 +148,7 @@ void allgather(Communicator& communicator, const void* in, void* out, Counts byt
 
 void alltoall(Communicator& communicator, const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
-  const auto send_at = offsets_of(send_bytes), recv_at = offsets_of(recv_bytes);
+  const auto send_at = offsets_of<std::size_t>(send_bytes), recv_at = offsets_of<std::size_t>(recv_bytes);
   const auto* from = static_cast<const std::byte*>(in);
   auto* to = static_cast<std::byte*>(out);
   // Received bytes may overwrite bytes that are still to be sent.
@@ -182,4 +175,4 @@ void alltoall(Communicator& communicator, const void* in, Counts send_bytes, voi
   });
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

@@ -1,20 +1,22 @@
-// Wraps one MPI communicator, and waits for messages by polling with growing pauses until a peer is lost.
+// Spreads messages over the streams of one group, and waits for them by polling with growing pauses until a peer is
+// lost.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/lent_memory.h"
 #include "bootstrap/liveness.h"
-#include "transport/mpi/api.h"
-#include "transport/mpi/send_guard.h"
+#include "transport/messages/network.h"
 #include "transport/transport.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
 // The tags of messages. Messages of one communicator that overlap in time have different tags.
 enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, allgather, alltoall, control };
@@ -23,8 +25,6 @@ struct WaitOptions {
   const Liveness* liveness = nullptr;
   std::chrono::microseconds spin{30};  // time to poll without sleeping
   std::chrono::milliseconds limit{0};  // a wait without progress for this time is an error; 0: no limit
-  SendGuard* sends = nullptr;          // guards the sends; null: no guard
-  bool has_no_mpirun = false;          // no mpirun ends ranks that wait in MPI for a lost one
 };
 
 class Communicator;
@@ -59,7 +59,7 @@ class Messages {
   std::string peers() const;
 
   Communicator* communicator_;
-  Comm comm_;
+  int stream_;
   std::vector<Pending> pending_;
 };
 
@@ -80,28 +80,25 @@ class Barrier {
   std::optional<Messages> round_;
 };
 
-// One group of ranks connected by MPI.
+// One group of connected ranks. One thread at a time uses a communicator.
 class Communicator {
  public:
-  // Takes ownership of `comm`, which returns its errors. One thread at a time uses a communicator.
-  Communicator(Api& api, Comm comm, const WaitOptions& options) : Communicator(api, std::vector{comm}, options) {}
-  // Takes ownership of communicators of the same ranks, each with its own connection.
-  Communicator(Api& api, std::vector<Comm> streams, const WaitOptions& options);
+  Communicator(std::unique_ptr<Network> network, const WaitOptions& options)
+      : network_(std::move(network)), in_use_(network_->streams()), options_(options) {}
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  Api& api() const { return api_; }
-  Comm comm() const { return streams_.front(); }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  Network& network() const { return *network_; }
+  int rank() const { return network_->rank(); }
+  int size() const { return network_->size(); }
   const WaitOptions& options() const { return options_; }
 
   // The number of streams over which messages are spread. All ranks change it between the same two operations.
   int streams() const { return in_use_; }
-  void use_streams(int count) { in_use_ = std::clamp(count, 1, static_cast<int>(streams_.size())); }
+  void use_streams(int count) { in_use_ = std::clamp(count, 1, network_->streams()); }
 
-  // Returns true if MPI may still use the memory of abandoned messages.
+  // Returns true if the engine may still use the memory of abandoned messages.
   bool has_lent_memory() const { return has_lent_memory_; }
 
   // From here on, the loss of a rank does not end a wait.
@@ -120,14 +117,11 @@ class Communicator {
     has_lent_memory_ = has_lent_memory_ || lent;
   }
 
-  Api& api_;
-  std::vector<Comm> streams_;
+  std::unique_ptr<Network> network_;
   int in_use_;
   WaitOptions options_;
-  int rank_;
-  int size_;
-  bool healthy_ = true;  // no request was abandoned, so that the communicator may be freed
+  bool healthy_ = true;  // no request was abandoned, so that the network may be closed
   bool has_lent_memory_ = false;
 };
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

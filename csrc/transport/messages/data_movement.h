@@ -3,10 +3,10 @@
 
 #include <cstddef>
 
-#include "transport/mpi/communicator.h"
+#include "transport/messages/communicator.h"
 #include "transport/transport.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
 // Broadcasts few bytes over a binomial tree, and many bytes in segments through a chain, in which each link carries
 // them once.
@@ -16,4 +16,4 @@ void broadcast(Communicator& communicator, void* data, std::size_t bytes, int ro
 void allgather(Communicator& communicator, const void* in, void* out, Counts bytes);
 void alltoall(Communicator& communicator, const void* in, Counts send_bytes, void* out, Counts recv_bytes);
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

@@ -1,4 +1,4 @@
-#include "transport/mpi/channel.h"
+#include "transport/messages/channel.h"
 
 #include <chrono>
 #include <thread>
@@ -6,25 +6,25 @@
 
 #include "base/error.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 namespace {
 
 // The time to wait for the last messages of a session, such as a shutdown message or an error.
 constexpr std::chrono::milliseconds kShutdownGrace{500};
-// MPI may keep the last bytes of sends that are complete. It sends them in its calls of this time.
+// An engine such as MPI may keep the last bytes of sends that are complete. It sends them in its calls of this time.
 constexpr std::chrono::milliseconds kLeastGrace{1};
 
 }  // namespace
 
-MpiChannel::~MpiChannel() {
+MessageChannel::~MessageChannel() {
   try {
-    if (!api_.finalized()) close();
+    if (!messages_->has_no_network()) close();
   } catch (const Error&) {
     // No rank is left that would receive it.
   }
 }
 
-void MpiChannel::close() {
+void MessageChannel::close() {
   const bool lost = liveness_ != nullptr && liveness_->any_lost();
   try {
     messages_->close();
@@ -42,7 +42,7 @@ void MpiChannel::close() {
   closing_channels_.add(std::move(messages_));
 }
 
-void MpiChannel::send(int to, std::string bytes) {
+void MessageChannel::send(int to, std::string bytes) {
   if (to == rank()) {
     to_self_.push_back({to, std::move(bytes)});
     doorbell_.notify();
@@ -51,11 +51,11 @@ void MpiChannel::send(int to, std::string bytes) {
   messages_->send(to, std::move(bytes));
 }
 
-bool MpiChannel::receive(ControlMessage& message) {
+bool MessageChannel::receive(ControlMessage& message) {
   if (to_self_.empty()) return messages_->receive(message);
   message = std::move(to_self_.front());
   to_self_.pop_front();
   return true;
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

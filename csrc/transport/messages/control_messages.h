@@ -8,27 +8,28 @@
 #include <string>
 
 #include "transport/control_channel.h"
-#include "transport/mpi/communicator.h"
+#include "transport/messages/communicator.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
 // The control messages of one communicator. A communicator may be freed only once no message can still arrive, so ranks
 // close it by a last message to each peer that they have sent messages to, and, once these are received, by a barrier.
 // After it, no rank has anything to receive. One thread at a time. Throws Error.
 class ControlMessages {
  public:
-  // Takes ownership of `comm`.
-  ControlMessages(Api& api, Comm comm, const WaitOptions& options)
-      : communicator_(api, comm, options), last_(communicator_), all_closed_(communicator_) {}
+  ControlMessages(std::unique_ptr<Network> network, const WaitOptions& options)
+      : communicator_(std::move(network), options), last_(communicator_), all_closed_(communicator_) {}
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
   void send(int to, std::string bytes);
   bool receive(ControlMessage& message);
-  // Returns true while a message to `to` is in flight; MPI makes progress only inside its calls.
+  // Returns true while a message to `to` is in flight; an engine may make progress only inside its calls.
   bool keeps_for(int to) const;
   bool keeps_any() const { return !outgoing_.empty(); }
 
+  // The program has ended the engine, so that nothing can be sent.
+  bool has_no_network() const { return communicator_.network().has_ended(); }
   // Sends the last messages. Liveness may be destroyed afterwards.
   void close();
   // Call it after close(), from time to time: other ranks wait for this one's calls. Returns true once all peers have
@@ -66,4 +67,4 @@ class ClosingChannels {
   std::list<std::unique_ptr<ControlMessages>> closing_channels_;
 };
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

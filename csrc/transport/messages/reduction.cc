@@ -1,4 +1,4 @@
-#include "transport/mpi/reduction.h"
+#include "transport/messages/reduction.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "device/host/kernels.h"
 #include "transport/scattered.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 namespace {
 
 constexpr std::size_t kSmallBytes = 64 << 10;  // up to this number of bytes from all peers, gathering is faster
@@ -262,4 +262,4 @@ void reduce_scatter(Communicator& communicator, Staging& staging, const Reductio
   if (in == out && mine > 0) std::memcpy(out, copy.data(), mine);
 }
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

@@ -1,22 +1,26 @@
-// Executes the collectives of one group over MPI point-to-point messages, and reduces with this library's kernels.
+// Executes the collectives of one group over point-to-point messages, and reduces with this library's kernels.
 #pragma once
 
+#include <algorithm>
+#include <cctype>
+#include <memory>
+#include <string>
 #include <utility>
-#include <vector>
 
-#include "transport/mpi/communicator.h"
-#include "transport/mpi/reduction.h"
+#include "transport/messages/communicator.h"
+#include "transport/messages/reduction.h"
 #include "transport/transport.h"
 
-namespace perseus::mpi {
+namespace perseus::messages {
 
-class MpiTransport final : public Transport {
+class MessageTransport final : public Transport {
  public:
-  // Takes ownership of communicators of the same ranks, over which messages are spread.
-  MpiTransport(Api& api, std::vector<Comm> streams, const WaitOptions& options)
-      : communicator_(api, std::move(streams), options) {}
+  MessageTransport(std::unique_ptr<Network> network, const WaitOptions& options)
+      : communicator_(std::move(network), options), name_(communicator_.network().name()) {
+    std::ranges::transform(name_, name_.begin(), [](unsigned char each) { return std::tolower(each); });
+  }
 
-  std::string_view name() const override { return "mpi"; }
+  std::string_view name() const override { return name_; }
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
 
@@ -35,7 +39,8 @@ class MpiTransport final : public Transport {
   Status guarded(const WorkItem& work);
 
   Communicator communicator_;
+  std::string name_;
   Staging staging_;
 };
 
-}  // namespace perseus::mpi
+}  // namespace perseus::messages

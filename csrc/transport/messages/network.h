@@ -1,0 +1,51 @@
+// What the algorithms between hosts need of an engine such as MPI: point-to-point messages among the ranks of a group.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace perseus::messages {
+
+// A message in flight, as the engine names it.
+using Request = std::uintptr_t;
+
+// A message that has arrived and was not received.
+struct Arrival {
+  int from = 0;
+  int bytes = 0;
+};
+
+// The connections of one group. Messages between two ranks on one stream and with one tag keep their order. One thread
+// at a time. All functions throw Error.
+class Network {
+ public:
+  // At most this number of bytes are one message.
+  static constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
+
+  virtual ~Network() = default;
+
+  // Such as "MPI", for texts. The transport's name is this in lower case.
+  virtual std::string_view name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int streams() const = 0;  // each has connections of its own
+
+  virtual Request send(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
+  // The request is done once the message is received.
+  virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
+  virtual Request receive(int stream, void* data, std::size_t bytes, int from, int tag) = 0;
+  virtual bool test(Request& request) = 0;
+  // Abandons an unfinished request. Returns true if the engine no longer uses its memory. Otherwise it may use the
+  // memory until it ends.
+  virtual bool abandon(Request& request, bool receiving) = 0;
+  // Returns true if a message with this tag has arrived on the first stream from any rank.
+  virtual bool probe(int tag, Arrival& arrival) = 0;
+
+  // The program may end the engine before this library does.
+  virtual bool has_ended() = 0;
+  // Closes the connections, over which no message is in flight. The destructor leaves them open.
+  virtual void close() = 0;
+};
+
+}  // namespace perseus::messages
