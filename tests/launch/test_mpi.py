@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -298,6 +299,25 @@ def test_a_stopped_job_exits_with_143_whatever_code_mpirun_returns(
     assert job.wait(LIMIT_SECONDS) == 143
 
 
+def test_a_signal_that_mpirun_drops_reaches_ranks_that_start_later(
+    launched: Launched, lines_of: LinesOf, mpirun: Mpirun
+) -> None:
+    """The imitated mpirun takes the signal before it starts the rank, and does nothing, as Hydra while it starts."""
+    program = (
+        "import os, signal, subprocess, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); "
+        "print('up', flush=True); signal.sigwait([signal.SIGINT]); "
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); "
+        "rank = sys.argv[sys.argv.index('-n') + 2 :]; "
+        "sys.exit(subprocess.run(rank, env={**os.environ, 'PMI_RANK': '0'}).returncode)"
+    )
+    path = mpirun(Family.MPICH, f'exec {sys.executable} -c "{program}" "$@"')
+    waits = (sys.executable, "-c", "import signal; signal.pause()")
+    job = launched("--mpi", "--mpirun", path, "-np", "1", "--stop-timeout", "1000", *waits)
+    lines_of(job, 1)
+    job.send_signal(signal.SIGINT)
+    assert job.wait(LIMIT_SECONDS) == 130
+
+
 def rank_process(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*RUN_RANK, "tag", json.dumps(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -320,8 +340,6 @@ def test_rank_main_reports_how_the_rank_ended() -> None:
 
 
 def test_rank_main_forwards_signals_and_its_end_kills_the_rank(ends: Ends) -> None:
-    import signal
-
     program = "import os, signal, sys; print(os.getpid(), flush=True); signal.pause()"
     node = os.uname().nodename
     began = f"<tag began>{node} \n"

@@ -133,17 +133,20 @@ def test_user_signals_are_forwarded_and_the_job_continues(
     assert sorted(out.splitlines()) == ["[0]<stdout>:got it", "[1]<stdout>:got it"]
 
 
-def test_quit_reaches_the_ranks_of_an_mpirun(launched: Launched, lines_of: LinesOf) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
+def test_user_signals_reach_the_ranks_of_an_mpirun(
+    signum: signal.Signals, launched: Launched, lines_of: LinesOf
+) -> None:
     """An mpirun forwards some signals only. When the signal comes, ranks may not be connected to the launcher yet."""
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     program = (
-        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGQUIT})\n"
-        "print('ready', flush=True)\nsignal.sigwait({signal.SIGQUIT})\nprint('got it', flush=True)\n"
+        f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{signal.{signum.name}}})\n"
+        f"print('ready', flush=True)\nsignal.sigwait({{signal.{signum.name}}})\nprint('got it', flush=True)\n"
     )
     job = launched("--mpi", "-np", "2", sys.executable, "-c", program)
     lines_of(job, 2)
-    job.send_signal(signal.SIGQUIT)
+    job.send_signal(signum)
     out, errors = job.communicate(timeout=LIMIT_SECONDS)
     assert (job.returncode, sorted(out.splitlines())) == (0, ["[0]<stdout>:got it", "[1]<stdout>:got it"]), errors
 

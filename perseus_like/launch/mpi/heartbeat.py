@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from ...protocol.authentication import AuthenticatedListener, new_secret
 from ..addresses import listen_at
 from ..supervise import Supervisor
 from ..verdict import Failure
-from .rank_main import CONTINUE, PAUSE, QUIT, SHUTDOWN, set_keepalive
+from .rank_main import COMMAND_OF, CONTINUE, PAUSE, SHUTDOWN, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30
 _LONGEST_HELLO = 1024
@@ -41,7 +42,7 @@ class LauncherHeartbeat:
     def __init__(self, timeout_seconds: int, addresses: list[str], size: int) -> None:
         self._timeout_seconds = timeout_seconds
         self._absent = size
-        self._has_quit = False
+        self._owed = b""  # commands for ranks that are not connected yet
         self._ranks: list[_RankConnection] = []
         listeners = listen_at(addresses)
         secret = new_secret()
@@ -62,7 +63,8 @@ class LauncherHeartbeat:
         supervisor.watch(self._listener, self._accept)
         supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
         supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
-        supervisor.forwarders[signal.SIGQUIT] = self._quit
+        for signum in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+            supervisor.forwarders[signum] = functools.partial(self._forward, signum)
 
     def _accept(self) -> None:
         for connection in self._listener.accept():
@@ -79,12 +81,18 @@ class LauncherHeartbeat:
         for rank in self._ranks:
             rank.send(command)
 
-    def _quit(self) -> None:
-        """Sends SIGQUIT to the ranks, since it would end an mpirun. Ranks that are not connected yet get it later."""
-        self._has_quit = True
+    def _forward(self, signum: signal.Signals) -> None:
+        """Sends a signal to the ranks, since it would end an mpirun. Ranks that are not connected yet get it later."""
+        self._owed += COMMAND_OF[signum]
         for rank in self._ranks:
             if rank.name:
-                rank.send(QUIT)
+                rank.send(COMMAND_OF[signum])
+
+    def _send_missed(self, rank: _RankConnection) -> None:
+        """Sends the signals that came before the rank was connected. mpirun may have dropped the one to end the job."""
+        end = self._supervisor.stopped_by
+        if commands := self._owed + (COMMAND_OF[end] if end else b""):
+            rank.send(commands)
 
     def _read(self, rank: _RankConnection) -> None:
         problem: OSError | None = None
@@ -98,8 +106,7 @@ class LauncherHeartbeat:
         if data and rank.take(data):
             if rank.name and not was_known:
                 self._count_in()
-                if self._has_quit:
-                    rank.send(QUIT)
+                self._send_missed(rank)
             for line in rank.reports():
                 self._report(rank.number, line)
             return

@@ -50,8 +50,18 @@ else:
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports
 SHUTDOWN = b"."
-# Commands of perseusrun, for signals that mpirun does not forward: Ctrl-Z, the end of a pause, and SIGQUIT.
-PAUSE, CONTINUE, QUIT = b"p", b"c", b"q"
+# Commands of perseusrun for Ctrl-Z and the end of a pause.
+PAUSE, CONTINUE = b"p", b"c"
+# Commands of perseusrun for signals. Hydra and Intel MPI end if they get SIGUSR1, SIGUSR2 or SIGQUIT, and Hydra drops
+# signals that end the job as long as it is starting its daemons.
+COMMAND_OF = {
+    signal.SIGUSR1: b"1",
+    signal.SIGUSR2: b"2",
+    signal.SIGQUIT: b"q",
+    signal.SIGINT: b"i",
+    signal.SIGTERM: b"t",
+    signal.SIGHUP: b"h",
+}
 _PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 2.0
 # A daemon that ends the job signals the ranks before it ends.
@@ -66,7 +76,8 @@ _LOSS_GRACE_SECONDS = 5.0
 # The most that Linux takes: seconds between probes, and milliseconds without an answer.
 _MOST_KEEPALIVE_SECONDS, _MOST_UNANSWERED_MS = 32767, 2**31 - 1
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (*_STOPPING, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(tag: str, encoded: str) -> int:
@@ -98,15 +109,26 @@ def main(tag: str, encoded: str) -> int:
         _report(tag, f"ended {code}", f"could not be started: {text}")
         return code
     stop_requested = threading.Event()
+    stopped_by: set[int] = set()
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        if signum in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        if signum in _STOPPING:
+            if signum in stopped_by:
+                return  # it came from mpirun and from perseusrun
+            stopped_by.add(signum)
             stop_requested.set()
         process.send_signal(signum)
 
+    def obey(command: bytes) -> None:
+        for signum, its_command in COMMAND_OF.items():
+            if command == its_command:
+                pass_on(signum, None)
+        if command in {PAUSE, CONTINUE}:
+            _stop_or_continue(process.pid, command)
+
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
-    if not _wait(process, heartbeat, mpirun):
+    if not _wait(process, heartbeat, mpirun, obey):
         if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
             heartbeat.report(_report(tag, "ended 1", f"was ended, because its {mpirun.name} on this host was killed"))
         _end(process)
@@ -151,20 +173,15 @@ class _Starter:
         self.descriptor = os.pidfd_open(pid)
 
 
-def _wait(process: subprocess.Popen[bytes], heartbeat: Heartbeat, mpirun: _Starter) -> bool:
+def _wait(
+    process: subprocess.Popen[bytes], heartbeat: Heartbeat, mpirun: _Starter, obey: Callable[[bytes], None]
+) -> bool:
     """Waits for the rank's end; returns False if perseusrun or mpirun's process on this host was lost before."""
     rank = os.pidfd_open(process.pid)
-    has_ended = heartbeat.poll((rank, mpirun.descriptor), lambda command: _obey(process, command)) == rank
+    has_ended = heartbeat.poll((rank, mpirun.descriptor), obey) == rank
     if has_ended:
         process.wait()
     return has_ended
-
-
-def _obey(process: subprocess.Popen[bytes], command: bytes) -> None:
-    if command == QUIT:
-        process.send_signal(signal.SIGQUIT)
-    else:
-        _stop_or_continue(process.pid, command)
 
 
 def _stop_or_continue(root: int, command: bytes) -> None:
