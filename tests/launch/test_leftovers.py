@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,17 @@ def test_helpers_end_with_a_successful_job_but_daemons_stay(
         os.kill(daemon, 0)
     finally:
         kill_quietly([daemon])
+
+
+def test_helpers_end_with_a_successful_job_of_an_mpirun(launched: Launched, ends: Ends) -> None:
+    """mpirun waits until all copies of a rank's output are closed, and the helper writes without end."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    program = "import subprocess, sys; print(subprocess.Popen(['yes']).pid, file=sys.stderr)"
+    job = launched("--mpi", "-np", "1", sys.executable, "-c", program, stdout=subprocess.DEVNULL)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 0, errors
+    assert ends(*family(errors.splitlines()))
 
 
 @pytest.mark.parametrize("args", [("-np", "2"), ("-np", "2", "--no-prefix")])

@@ -7,7 +7,7 @@ perseusrun starts it by its path, with nothing but the standard library:
 - Only rank 0 has an input.
 - The exit code of the rank that failed first is known. mpirun often reports the code of a rank that it has killed.
 - A rank that is lost together with its host is reported. Open MPI 5 reports a success in this case.
-- Processes that a rank has started end with it.
+- Processes that a rank has left in its session end with it. mpirun would wait until they close the rank's output.
 - After a failure, MPI's daemons end even on a host that cannot reach mpirun.
 """
 
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -147,6 +147,8 @@ def main(tag: str, encoded: str) -> int:
     if code != 0 and not stop_requested.is_set():
         stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
+    else:
+        _end_session()
     heartbeat.announce_end()
     return shown
 
@@ -162,6 +164,33 @@ def _enter_own_session() -> None:
             os.setpgid(0, os.getpgid(os.getppid()))  # the leader of a group cannot begin a session
         if os.getsid(0) != os.getpid():
             os.setsid()
+
+
+def _end_session() -> None:
+    """Ends the other processes of this session, with SIGKILL those that do not end."""
+    if os.getsid(0) != os.getpid():
+        return  # it is mpirun's
+    deadline = time.monotonic() + _TERMINATE_SECONDS
+    signaled: set[int] = set()
+    while members := _session_members():
+        is_late = time.monotonic() > deadline
+        for pid in members if is_late else members - signaled:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+        if is_late:
+            return
+        signaled |= members
+        time.sleep(0.005)
+
+
+def _session_members() -> set[int]:
+    """Returns the other processes of the session that this process leads, without those that have ended."""
+    own = os.getpid()
+    return {
+        pid
+        for pid, fields in _process_table()
+        if int(fields[3]) == own and pid != own and fields[0] not in {b"Z", b"X"}
+    }
 
 
 class _Starter:
@@ -195,15 +224,20 @@ def _stop_or_continue(root: int, command: bytes) -> None:
 def _tree(root: int) -> list[int]:
     """Returns a process and all its descendants, parents first."""
     children: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (names are enough, and many)
-        with contextlib.suppress(OSError):
-            # The name in parentheses may itself contain blanks and parentheses.
-            fields = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry))
+    for pid, fields in _process_table():
+        children.setdefault(int(fields[1]), []).append(pid)
     found = [root]
     for pid in found:
         found += children.get(pid, [])
     return found
+
+
+def _process_table() -> Iterator[tuple[int, list[bytes]]]:
+    """Yields each process of this host with the fields of /proc/PID/stat from the state on."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (names are enough, and many)
+        with contextlib.suppress(OSError):
+            # The name in parentheses may itself contain blanks and parentheses.
+            yield int(entry), Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
