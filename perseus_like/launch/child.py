@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +52,18 @@ def start_process(
     stdin: int | None,
     death_signal: signal.Signals,
     pass_fds: Sequence[int],
+    most_files: tuple[int, int],
 ) -> subprocess.Popen[bytes]:
-    """Starts a process with pipes for its output. It gets `death_signal` when this process ends. Raises LaunchError."""
+    """Starts a process with pipes for its output. It gets `death_signal` when this process ends. Raises LaunchError.
+
+    `most_files` is its soft and its hard limit of open descriptors.
+    """
     launcher = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent(launcher, death_signal)
+        resource.setrlimit(resource.RLIMIT_NOFILE, most_files)
+
     try:
         return subprocess.Popen(
             argv,
@@ -64,7 +74,7 @@ def start_process(
             start_new_session=True,
             pass_fds=pass_fds,
             # preexec_fn is safe, since the launcher has one thread.
-            preexec_fn=lambda: die_with_parent(launcher, death_signal),
+            preexec_fn=prepare,
         )
     except OSError as problem:
         raise LaunchError(*explain_start_failure(argv[0], problem)) from None

@@ -9,6 +9,13 @@ import shutil
 import signal
 from pathlib import Path
 
+# What to do if the system lacks something to start a program with.
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -Hn)",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u, or pids.max of the container)",
+    errno.ENOMEM: "start fewer ranks, or use a host with more memory",
+}
+
 
 class LaunchError(Exception):
     """The job was not started. The text says what is wrong and what to do."""
@@ -43,7 +50,8 @@ def explain_start_failure(program: str, error: OSError) -> tuple[str, int]:
         text = "it is no program of this system, and its first line does not begin with #!"
         return f"cannot run {program!r}: {text}; name its interpreter before it, as in sh script.sh", 126
     if not isinstance(error, FileNotFoundError):
-        return f"cannot run {program!r}: {error.strerror}; give a program that this user may run", 126
+        remedy = _REMEDIES.get(error.errno or 0, "give a program that this user may run")
+        return f"cannot run {program!r}: {error.strerror}; {remedy}", 126
     found = shutil.which(program)
     if found is None and (program.endswith(".py") or "/" in program):
         return _no_such_file(Path(program).absolute()), 127

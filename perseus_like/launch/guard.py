@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from .errors import LaunchError, explain_start_failure
 from .processes import Process, has_in_environment, process_table, send, start_of, wait_for_an_end
 
 _SHUTDOWN = b"."
@@ -29,7 +30,10 @@ class Guard:
         """
         self._watched: set[int] = set()
         read_end, self._write_end = os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as problem:
+            raise LaunchError(*explain_start_failure("perseusrun", problem)) from None
         if self.pid == 0:
             os.close(self._write_end)
             _guard(read_end, f"PERSEUS_JOB={job}".encode(), grace, clean_up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -27,6 +28,14 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
     if os.getppid() != parent:  # the parent has ended before the call above
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Raises the limit of open descriptors as far as this process may. Returns the soft and the hard limit before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
 
 
 def adopt_orphans() -> None:

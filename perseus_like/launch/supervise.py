@@ -76,6 +76,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         self._start = time.monotonic()
+        self._most_files = processes.raise_descriptor_limit()  # two to four descriptors for each child
         processes.adopt_orphans()
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
         self._records = RecordFile()
@@ -120,7 +121,8 @@ class Supervisor:
         """
         death_signal = signal.SIGTERM if self._orphan_grace else signal.SIGKILL
         env = {**env, VARIABLE: self._records.variable_for(name)}
-        process = start_process(argv, env, stdin, death_signal, [*pass_fds, self._records.fileno()])
+        descriptors = [*pass_fds, self._records.fileno()]
+        process = start_process(argv, env, stdin, death_signal, descriptors, self._most_files)
         child = self._children[process.pid] = Child(name, process, witness or Witness(), on_end, stop_signal)
         child.witness.look = functools.partial(self._records.read, name)
         if is_guarded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,36 @@ def test_a_script_needs_no_python(perseusrun: Perseusrun, script: Script) -> Non
 def test_a_script_without_a_folder_in_its_name(perseusrun: Perseusrun, script: Script) -> None:
     result = perseusrun("-np", "1", Path(script("print(sys.executable)")).name)
     assert result.stdout == f"[0]<stdout>:{sys.executable}\n", result.stderr
+
+
+def test_many_ranks_and_few_descriptors(perseusrun: Perseusrun) -> None:
+    """The launcher needs some descriptors for each rank. It raises its own soft limit, but not that of the ranks."""
+
+    def allow(hard: int) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+    # The ranks run at the same time: each waits until the last one has been started.
+    program = "ulimit -Sn; [ $PERSEUS_RANK = 39 ] && touch last; until [ -e last ]; do sleep 0.01; done"
+    args = ("-np", "40", "--oversubscribe", "sh", "-c", program)
+    result = perseusrun(*args, preexec_fn=functools.partial(allow, 64))
+    assert result.returncode == 126
+    assert "cannot run 'sh': Too many open files; raise the limit of open files (ulimit -Hn)" in result.stderr
+    result = perseusrun(*args, preexec_fn=functools.partial(allow, 1024))
+    assert (result.returncode, len(result.stdout.splitlines())) == (0, 40), result.stderr
+    assert {line.partition(":")[2] for line in result.stdout.splitlines()} == {"64"}
+
+
+def test_no_process_is_left_for_the_launcher(perseusrun: Perseusrun) -> None:
+    """The launcher forks a guard first. Here the system allows no further process to it."""
+    program = (
+        "import errno, os, sys\nfrom perseus_like.launch import main\n"
+        "def fork(): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "os.fork = fork\nsys.exit(main(['-np', '1', 'true']))"
+    )
+    result = perseusrun(launcher=[sys.executable, "-c", program])
+    assert result.returncode == 126
+    expected = "perseusrun: cannot run 'perseusrun': Resource temporarily unavailable; raise the limit of processes"
+    assert result.stderr.startswith(expected), result.stderr
 
 
 def test_a_script_is_run_by_the_interpreter_in_its_first_line(perseusrun: Perseusrun, tmp_path: Path) -> None:
