@@ -155,6 +155,27 @@ def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> No
     job.assert_trained()
 
 
+def test_a_host_in_a_single_answer_costs_nothing(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
+    """A host stays in the list while it is missing in one answer, but it is not new for a second time then."""
+    job = start(test_beds(2), "--mpi", "--min-np", "1", "--reset-limit", "0", hosts="h1:1")
+    job.commit_of(1)
+    # The third run of this script gives no answer before the end of the test.
+    os.mkfifo(tmp_path / "third")
+    script = tmp_path / "changed.sh"
+    script.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\necho h1:1\n"
+        "mkdir first 2>&- && echo h2:1 && exit\nmkdir second 2>&- && exit\nread line <third\n"
+    )
+    script.chmod(0o755)
+    script.rename(tmp_path / "discover.sh")
+    job.next_line("hosts: h1:1, h2:1")
+    for _ in range(40):  # longer than a generation with h2 would take to begin
+        job.commit_of(1)
+    assert job.finish() == 0, job.text
+    assert sum("perseusrun: generation" in line for line in job.lines) == 1, job.text
+    job.assert_trained()
+
+
 def test_a_remote_shell_that_prints_lines(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
     """A job runs although the remote shell prints lines, as some .bashrc files do.
 

@@ -62,7 +62,8 @@ class ClusterJob:
         self._environment = environment
         self._heartbeat_seconds = heartbeat_seconds
         self._hosts = HostManager(settings.cooldown)
-        self._just_found: set[str] = set()  # hosts that were not in the answer before the last one
+        self._answer: set[str] = set()  # the hosts in the last answer of the discovery
+        self._just_found: set[str] = set()  # new hosts that were not in two answers in succession yet
         self._agents: dict[str, HostAgent] = {}
         self._ping_seconds = min(_LONGEST_PING_SECONDS, heartbeat_seconds / 3)
         self._pinged = time.monotonic()
@@ -93,8 +94,10 @@ class ClusterJob:
 
     def take_hosts(self, hosts: list[Host]) -> None:
         """Replaces the list of hosts."""
+        names = {host.name for host in hosts}
         if known := {*self._hosts.found}:
-            self._just_found = {host.name for host in hosts} - known
+            self._just_found = (self._just_found | (names - known)) - (names & self._answer)
+        self._answer = names
         if self._hosts.update(hosts):
             self._screen.announce(f"hosts: {self._hosts.describe()}")
         self.plan()
