@@ -28,11 +28,15 @@ bool send_whole(int socket, std::string_view bytes) {
   return send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
 }
 
-bool is_of_another_user(int socket) {
-  int domain = 0;
+int domain_of(int socket) {
+  int domain = AF_UNSPEC;
   socklen_t length = sizeof domain;
-  if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return true;
-  return domain == AF_UNIX && !is_same_user(socket);
+  return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 ? domain : AF_UNSPEC;
+}
+
+bool is_of_another_user(int socket) {
+  const int domain = domain_of(socket);
+  return domain == AF_UNSPEC || (domain == AF_UNIX && !is_same_user(socket));
 }
 
 }  // namespace
@@ -87,7 +91,7 @@ void AuthenticatedListener::accept_from(int listener) {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (is_out_of_descriptors(errno)) {
-      if (waiting_.empty()) {
+      if (waiting_.empty() || domain_of(listener) == AF_UNIX) {
         paused_until_ = Clock::now() + kPause;
         return;
       }

@@ -21,7 +21,8 @@ struct Admitted {
 
 // - A connection whose handshake or greeting is not finished within 10 seconds is closed.
 // - At most 64 + 4 * `expected` connections wait for theirs; a new one displaces the oldest.
-// - When the process is out of descriptors, a new connection displaces the oldest, or waits; nothing spins.
+// - When the process is out of descriptors, a new connection waits on a Unix socket, where only processes of this user
+//   are accepted. Elsewhere it displaces the oldest, or waits. Nothing spins.
 // - Connections of other users to a Unix socket are closed at once.
 // The listening sockets and the connections whose handshake is not finished.
 class AuthenticatedListener {

@@ -59,6 +59,15 @@ bool split(std::string_view bytes, std::vector<std::string>& texts) {
   return bytes.empty();
 }
 
+// Returns the first frame of rank 0 to a rank that it does not accept: the kind of the error as a byte, and its text.
+std::string refusal_of(ErrorKind kind, const std::string& text) { return static_cast<char>(kind) + text; }
+
+Error error_in(std::string_view refusal) {
+  const auto kind = static_cast<ErrorKind>(refusal.front());
+  const bool is_known = kind == ErrorKind::unavailable || kind == ErrorKind::transport;
+  return {is_known ? kind : ErrorKind::timed_out, std::string(refusal.substr(1))};
+}
+
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -97,14 +106,21 @@ void LocalRendezvous::gather_ranks(const std::string& name, std::string_view sec
   std::vector<UniqueFd> listeners;
   listeners.push_back(listen_on(name));
   AuthenticatedListener listener(std::move(listeners), std::string(secret), sockets_.size(), sizeof(Hello));
+  const auto lack = lack_of_descriptors(sockets_.size());
   for (int come = 1; come < size_; ++come) {
     auto admitted = listener.next(deadline, cancel_fd_);
     if (!admitted) {
       check_cancelled();
+      if (!lack.empty()) break;
       give_up(come);
     }
-    add_rank(std::move(*admitted), deadline);
+    if (lack.empty()) {
+      add_rank(std::move(*admitted), deadline);
+    } else {
+      static_cast<void>(send_frame(admitted->socket.get(), refusal_of(ErrorKind::unavailable, lack), deadline));
+    }
   }
+  if (!lack.empty()) throw Error(ErrorKind::unavailable, lack);
   for (const auto& socket : sockets_) {
     if (socket) static_cast<void>(send_frame(socket.get(), "", deadline));
   }
@@ -118,8 +134,7 @@ void LocalRendezvous::give_up(int come) {
   const auto text = "only " + std::to_string(come) + " of " + std::to_string(size_) +
                     " ranks of this host connected within " + seconds_text(limit_) + "; missing: rank " +
                     list_of(missing) + ". Check whether they failed before init(), or raise PERSEUS_START_TIMEOUT";
-  refuse(text);
-  throw Error(ErrorKind::timed_out, text);
+  refuse(ErrorKind::timed_out, text);
 }
 
 void LocalRendezvous::add_rank(Admitted admitted, Deadline deadline) {
@@ -134,16 +149,16 @@ void LocalRendezvous::add_rank(Admitted admitted, Deadline deadline) {
                     std::to_string(hello.rank) + " of " + std::to_string(hello.size) + ", but " +
                     (fits ? "that rank has already connected" : "this host has " + std::to_string(size_) + " ranks") +
                     "; check that no two jobs use the same PERSEUS_RENDEZVOUS";
-  static_cast<void>(send_frame(admitted.socket.get(), text, deadline));
-  refuse(text);
-  throw Error(ErrorKind::transport, text);
+  static_cast<void>(send_frame(admitted.socket.get(), refusal_of(ErrorKind::transport, text), deadline));
+  refuse(ErrorKind::transport, text);
 }
 
-void LocalRendezvous::refuse(const std::string& why) {
+void LocalRendezvous::refuse(ErrorKind kind, const std::string& why) {
   const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
   for (const auto& socket : sockets_) {
-    if (socket) static_cast<void>(send_frame(socket.get(), why, soon));
+    if (socket) static_cast<void>(send_frame(socket.get(), refusal_of(kind, why), soon));
   }
+  throw Error(kind, why);
 }
 
 void LocalRendezvous::join(const std::string& name, std::string_view secret, Deadline deadline) {
@@ -171,7 +186,7 @@ void LocalRendezvous::join(const std::string& name, std::string_view secret, Dea
   if (result == IoResult::ok) result = receive_frame(socket.get(), refusal, deadline + std::chrono::seconds(5));
   sockets_.push_back(std::move(socket));
   check(result, 0);
-  if (!refusal.empty()) throw Error(ErrorKind::timed_out, refusal);
+  if (!refusal.empty()) throw error_in(refusal);
 }
 
 void LocalRendezvous::check(IoResult result, int peer) {

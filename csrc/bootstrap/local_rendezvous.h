@@ -30,6 +30,7 @@ class LocalRendezvous {
  public:
   // `address` is a secret that each rank must know (authentication.h). Only processes of the same user are accepted.
   // Throws Error(timed_out) that names the ranks that do not connect within `limit`; later calls have the same limit.
+  // Throws Error(unavailable) on all ranks if rank 0 may not open a connection to each of them.
   // Throws Error(peer_lost) once the descriptor `cancel_fd` (−1: none) is readable.
   LocalRendezvous(std::string_view address, int rank, int size, std::chrono::milliseconds limit, int cancel_fd = -1);
 
@@ -64,7 +65,7 @@ class LocalRendezvous {
   void gather_ranks(const std::string& name, std::string_view secret, Deadline deadline);
   void add_rank(Admitted admitted, Deadline deadline);
   [[noreturn]] void give_up(int come);
-  void refuse(const std::string& why);
+  [[noreturn]] void refuse(ErrorKind kind, const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
   void check(IoResult result, int peer);
   void receive_fd_of(int peer, int socket, UniqueFd& fd, Deadline deadline, std::string& lack);

@@ -43,11 +43,15 @@ Address abstract(const std::string& name) {
   return address;
 }
 
-Error no_descriptors(const std::string& what, int error) {
+std::string no_descriptors_text(const std::string& what, int error) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  return {ErrorKind::unavailable, what + ": " + system_error_text(error) + "; the limit is " +
-                                      std::to_string(limit.rlim_cur) + " descriptors: raise it (ulimit -n)"};
+  return what + ": " + system_error_text(error) + "; the limit is " + std::to_string(limit.rlim_cur) +
+         " descriptors: raise it (ulimit -n)";
+}
+
+Error no_descriptors(const std::string& what, int error) {
+  return {ErrorKind::unavailable, no_descriptors_text(what, error)};
 }
 
 UniqueFd new_socket() {
@@ -196,6 +200,15 @@ void make_room_for_descriptors(std::size_t count) {
   if (lowest && static_cast<std::size_t>(lowest.get()) + count <= limit.rlim_cur) return;
   limit.rlim_cur = limit.rlim_max;
   [[maybe_unused]] const int result = setrlimit(RLIMIT_NOFILE, &limit);  // what lacks descriptors later says so
+}
+
+std::string lack_of_descriptors(std::size_t count) {
+  make_room_for_descriptors(count);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  const UniqueFd lowest(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));  // about as many are open
+  if (lowest ? static_cast<std::size_t>(lowest.get()) + count <= limit.rlim_cur : errno != EMFILE) return {};
+  return no_descriptors_text("the first rank of this host cannot have a connection to each other rank", EMFILE);
 }
 
 IoResult send_fd(int socket, int fd, Deadline deadline) {

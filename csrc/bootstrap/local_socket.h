@@ -32,6 +32,9 @@ class UniqueFd {
 // Raises this process's limit of open descriptors, as far as it may, if fewer than `count` more would fit.
 void make_room_for_descriptors(std::size_t count);
 
+// Returns a text if this process cannot open `count` further descriptors, even if the soft limit is raised.
+std::string lack_of_descriptors(std::size_t count);
+
 using Deadline = std::chrono::steady_clock::time_point;
 
 // The result of a transfer over a socket.

@@ -267,6 +267,27 @@ TEST(LocalRendezvous, TooFewDescriptorsAreNamed) {
   })));
 }
 
+// More ranks connect than rank 0 may have connections, so each of them waits until it is told.
+TEST(LocalRendezvous, TooFewDescriptorsForConnectionsAreNamedOnAllRanks) {
+  constexpr int kSize = 24;
+  const auto address = random_rendezvous_address();
+  std::vector<int> children;
+  for (int r = 0; r < kSize; ++r) {
+    children.push_back(fork_rank([&] {
+      if (r == 0) {
+        const auto next = UniqueFd(dup(0));
+        const auto most = static_cast<rlim_t>(next.get()) + 5;
+        const rlimit limit{most, most};
+        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+      }
+      const auto [kind, text] = error_of([&] { LocalRendezvous(address, r, kSize, seconds(60)); });
+      EXPECT_EQ(kind, ErrorKind::unavailable);
+      EXPECT_NE(text.find("Too many open files; the limit is "), std::string::npos) << text;
+    }));
+  }
+  for (const int child : children) EXPECT_TRUE(ended_well(child));
+}
+
 // The bootstrap uses the connections afterwards, and tells all ranks the reason.
 TEST(LocalRendezvous, ALackOfDescriptorsIsReportedOnAllRanksAndLeavesTheConnectionsUsable) {
   constexpr int kSize = 3;
