@@ -199,14 +199,14 @@ class ChangeExchange:
     def difference_of_steps(self, name: str, owner: str, descriptions: Sequence[str], mine: OwnChanges) -> str:
         """Returns the error of all ranks, whose steps differ. Collective, unless a rank has joined."""
         text = f"ranks make different numbers of steps after one backward pass of {_described(owner, descriptions)}"
-        remedy = "call backward() and step() equally often on all ranks"
+        remedy = "; call backward() and step() equally often on all ranks"
         if self._present < (self._process_set.size() or 1):
-            return f"{text}; {remedy}"
+            return text + remedy
         everybody: list[int | None] = allgather_object(mine.steps, f"{name}.counts", self._process_set)
         ranks = self._process_set.ranks or [0]
         first = {count: rank for rank, count in reversed([*zip(ranks, everybody, strict=True)]) if count is not None}
         counts = ", ".join(f"rank {rank} made {count}" for count, rank in sorted(first.items(), key=itemgetter(1)))
-        return f"{text}: {counts}; {remedy}"
+        return f"{text}: {counts}{remedy}"
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""

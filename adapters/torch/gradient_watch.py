@@ -86,7 +86,7 @@ class GradientWatch:
 
 
 class Steps(NamedTuple):
-    """What the program has done with the gradients of a reduction."""
+    """Describes what the program has done with the gradients of a reduction."""
 
     count: int  # how often one optimizer has used them
     edited: set[int]  # those that the program had changed before

@@ -9,7 +9,7 @@ import shutil
 import signal
 from pathlib import Path
 
-# What to do if the system lacks something to start a program with.
+# Remedies if the system lacks something to start a program with.
 _REMEDIES = {
     errno.EMFILE: "raise the limit of open files (ulimit -Hn)",
     errno.EAGAIN: "raise the limit of processes (ulimit -u, or pids.max of the container)",

@@ -115,6 +115,8 @@ INCLUDES: dict[str, tuple[str, ...]] = {
 }
 # A transport's folder may include the interfaces and itself. Only the files that create transports include all of them.
 TRANSPORT_INTERFACES = re.compile(r"transport/[a-z_]+\.h$")
+# The folders of engines that implement messages/network.h, and make transports of it.
+NETWORKS = {"mpi"}
 MAKES_FABRICS = {"transport/fabric.cc", "transport/device_transport.cc"}
 VENDORS = re.compile(r"^(mpi|nccl|cuda|ccl|oneapi|Python|torch|tensorflow|mxnet)[/.]")
 
@@ -142,7 +144,9 @@ def may_include(path: Path, included: str) -> bool:
     if own_folder == "transport" and folder == "transport":
         own = f"transport/{rest[0]}/" if len(rest) > 1 else "transport/"
         whole = path.relative_to(CSRC).as_posix() in MAKES_FABRICS
-        return whole or (included.startswith(own) and len(rest) > 1) or bool(TRANSPORT_INTERFACES.match(included))
+        is_below = rest[0] in NETWORKS and included.startswith("transport/messages/")
+        is_own = included.startswith(own) and len(rest) > 1
+        return whole or is_below or is_own or bool(TRANSPORT_INTERFACES.match(included))
     return folder == own_folder or included.startswith(INCLUDES[own_folder])
 
 

@@ -51,16 +51,18 @@ class Messages {
   bool empty() const { return pending_.empty(); }
 
  private:
-  struct Pending {
-    Request request;
+  struct Origin {
     int peer;
     bool receiving;
   };
+  void add(Request request, int peer, bool receiving);
   std::string peers() const;
 
   Communicator* communicator_;
   int stream_;
-  std::vector<Pending> pending_;
+  std::vector<Request> pending_;
+  std::vector<Origin> origins_;  // of the pending ones
+  std::vector<int> done_;        // used in done()
 };
 
 // A barrier in log2(size) rounds, by messages to as few peers, for callers that do not wait.

@@ -1,9 +1,11 @@
-// What the algorithms between hosts need of an engine such as MPI: point-to-point messages among the ranks of a group.
+// Defines the interface of engines such as MPI below the algorithms between hosts: messages between two ranks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace perseus::messages {
 
@@ -35,7 +37,8 @@ class Network {
   // The request is done once the message is received.
   virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
   virtual Request receive(int stream, void* data, std::size_t bytes, int from, int tag) = 0;
-  virtual bool test(Request& request) = 0;
+  // Appends the places of the requests that are done, and free then, also if it throws.
+  virtual void test(std::span<const Request> requests, std::vector<int>& done) = 0;
   // Abandons an unfinished request. Returns true if the engine no longer uses its memory. Otherwise it may use the
   // memory until it ends.
   virtual bool abandon(Request& request, bool receiving) = 0;
