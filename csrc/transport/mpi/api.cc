@@ -170,11 +170,10 @@ class ApiOf final : public Api {
   }
 
   void test(std::span<const Request> requests, std::vector<int>& done) override {
-    thread_local std::vector<Handle> handles;
-    thread_local std::vector<typename Abi::Status> statuses;
-    handles.resize(requests.size());
+    // These are not thread_local: the end of the process would destroy them before its last calls.
+    std::vector<Handle> handles(requests.size());
+    std::vector<typename Abi::Status> statuses(requests.size());
     std::ranges::transform(requests, handles.begin(), narrow);
-    statuses.assign(requests.size(), {});
     const auto before = done.size();
     done.resize(before + requests.size());
     int count = 0;
