@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from .launcher_signals import handle_if_launcher as _handle_if_launcher
 from .source_folder import complete_package as _complete_package
 
+_handle_if_launcher()
 __path__[:] = _complete_package(__path__)
 
 from . import common_api  # noqa: E402

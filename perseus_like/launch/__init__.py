@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
+from .. import launcher_signals
 from .errors import LaunchError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (without the program's name) and returns the exit code."""
+    if argv is None:
+        launcher_signals.handle()
     from .command import run_command
     from .masking import hide_values
 
     _open_standard_streams()
     if argv is None:
         hide_values(sys.argv[1:])
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) is signal.SIG_DFL:
-                signal.signal(signum, _exit_in_order)
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except LaunchError as error:
@@ -35,11 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141  # a shell's exit code for SIGPIPE
     except KeyboardInterrupt:
         return 130  # a shell's exit code for SIGINT
-
-
-def _exit_in_order(signum: int, frame: object) -> NoReturn:
-    """Exits with the signal's exit code. It is the handler until the first rank starts, so that remote shells end."""
-    raise SystemExit(128 + signum)
 
 
 def _open_standard_streams() -> None:

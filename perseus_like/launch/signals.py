@@ -34,6 +34,10 @@ class SignalEvents:
         """Returns the signals that have arrived. Call it only when the descriptor can be read."""
         return [signal.Signals(number) for number in self._socket.recv(4096)]
 
+    def add(self, signals: Iterable[signal.Signals]) -> None:
+        """Adds signals that have arrived before."""
+        self._wake_end.send(bytes(signals))
+
     def close(self) -> None:
         """Restores the handlers that were there before."""
         for signum, handler in self._old_handlers.items():

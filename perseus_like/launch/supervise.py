@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
+from .. import launcher_signals
 from ..protocol.failure_record import VARIABLE, RecordFile, write_reason
 from . import processes
 from .binding import ranges
@@ -81,6 +82,7 @@ class Supervisor:
         self._guard = Guard(self._job_name, self._orphan_grace, self._clean_up)
         self._records = RecordFile()
         self._signals = SignalEvents(_HANDLED)
+        self._signals.add(launcher_signals.take_arrived())
         self._loop.watch(self._signals, self._take_signals)
         self._interrupts = CallersInterrupts()
         if self._interrupts.fileno() >= 0:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import Ends, Launched, LinesOf, Script
+from .conftest import Ends, Launched, LinesOf, Perseusrun, Script
 
 READY = 'print("ready", os.getpid())\n'
 
@@ -184,3 +184,49 @@ def test_a_signal_ends_the_check_of_hosts(launched: Launched, tmp_path: Path, en
     job.terminate()
     assert job.wait(LIMIT_SECONDS) == 143
     assert ends(int((tmp_path / "looking").read_text()))
+
+
+# The launcher gets a signal in a weakref callback while it imports a module. Python discards a callback's exceptions.
+IN_A_CALLBACK = """
+import os, sys, weakref
+
+module, signum = sys.argv[1], int(sys.argv[2])
+sys.argv = ["perseusrun", *sys.argv[3:]]
+
+class Object:
+    pass
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == module:
+            sys.meta_path.remove(Finder)
+            found = Object()
+            watched = weakref.ref(found, lambda _: os.kill(os.getpid(), signum))
+            del found
+
+sys.meta_path.insert(0, Finder)
+from perseus_like.launch import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--mpi"], ["--min-np", "1"]], ids=["one host", "mpirun", "elastic"])
+@pytest.mark.parametrize(
+    ("module", "signum"),
+    [
+        ("perseus_like.process_sets", signal.SIGINT),  # before `main`
+        ("perseus_like.launch.supervise", signal.SIGINT),
+        ("perseus_like.launch.supervise", signal.SIGTERM),
+        ("perseus_like.launch.supervise", signal.SIGHUP),
+    ],
+)
+def test_a_signal_whose_exception_is_discarded_ends_the_launcher(
+    module: str, signum: signal.Signals, options: list[str], perseusrun: Perseusrun
+) -> None:
+    if options == ["--mpi"] and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    launcher = [sys.executable, "-c", IN_A_CALLBACK, module, str(int(signum))]
+    result = perseusrun(*options, "-np", "2", "echo", "started", launcher=launcher)
+    assert "Exception ignored in" in result.stderr
+    assert f"{signum.name}: passing it on to the ranks" in result.stderr
+    assert (result.returncode, result.stdout) == (128 + signum, "")

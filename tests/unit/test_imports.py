@@ -36,6 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "errors": ("protocol", "tables"),
     "system": (),
     "source_folder": (),
+    "launcher_signals": (),
     "tensor": ("tables",),
     "documentation": (),
     "compat_probes": (),
@@ -85,11 +86,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
         *("start", "timeline_span"),
     ),
-    "launch": ("elastic", "errors", "names", "protocol", "system"),
+    "launch": ("elastic", "errors", "launcher_signals", "names", "protocol", "system"),
     "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
     "common_api": ("basics", "errors", "process_set_registration", "process_sets"),
     "runner": ("common", "elastic", "launch", "names"),
-    "__init__": ("common_api", "errors", "launch", "protocol", "source_folder", "system"),
+    "__init__": ("common_api", "errors", "launch", "launcher_signals", "protocol", "source_folder", "system"),
     "__main__": ("launch",),
 }
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.

@@ -106,10 +106,13 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
         if heartbeat:
             heartbeat.watch(supervisor, lose, lambda rank, line: filter_of(rank).take(line))
         supervisor.later(_start_seconds(options), end_if_late)
-        supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
+        supervisor.serve()
+        is_started = not supervisor.is_stopping
+        if is_started:
+            supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
         code = supervisor.run(missed=status.missed)
         # Open MPI returns 1 after any signal.
-        return 128 + supervisor.stopped_by if code and supervisor.stopped_by else code
+        return 128 + supervisor.stopped_by if supervisor.stopped_by and (code or not is_started) else code
 
 
 def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
