@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
 from .process_set_registration import register
-from .protocol.failure_record import note_init
+from .protocol.failure_record import noted_init
 from .session import session
 from .start import start_alone, start_foreign
 
@@ -94,9 +95,8 @@ def _start_launched(comm: Any) -> bool:
     launchers.require_own_rank()
     launcher = None if launchers.launched() or _is_world(comm) else launchers.foreign()
     if launcher is None:
-        if comm is None:
-            note_init()
-        return session.start({}, _selection(comm))
+        with noted_init() if comm is None else contextlib.nullcontext():
+            return session.start({}, _selection(comm))
     if comm is not None:
         raise UnavailableError(
             f"init(comm=…): ranks that {launcher.name} has started form one job; omit comm, use process_sets=, or "

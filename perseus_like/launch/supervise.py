@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from .. import launcher_signals
-from ..protocol.failure_record import VARIABLE, RecordFile, write_reason
+from ..protocol.failure_record import VARIABLE, InitCall, RecordFile, write_reason
 from . import processes
 from .binding import ranges
 from .child import Child, Feed, start_process
@@ -70,6 +70,7 @@ class Supervisor:
         self._stop_reason: str | None = None
         self._code_override: int | None = None
         self._will_look = False
+        self._waiting_since: dict[str, float] = {}  # the ranks that wait in `init` for one that has ended
         self.pause = Pause()
         # Functions that forward a signal to the ranks, for signals that a child would not pass on to them.
         self.forwarders: dict[signal.Signals, Callable[[], None]] = {}
@@ -253,24 +254,36 @@ class Supervisor:
             self._look_for_absent()
 
     def _look_for_absent(self) -> None:
-        """Ends the job if processes wait in `init` for one that has ended without it. Else, it looks again."""
-        self._will_look = False
-        living = {child.name for child in self._living()}
-        called = self._records.in_init()
-        absent = [child for child in self._children.values() if child.status == 0 and child.name not in called]
+        """Ends the job if processes wait in `init` for one that has ended without a session. Else, it looks again.
+
+        If the `init` of the ended process has failed, the others must have waited for `_LOOK_SECONDS`. They may be
+        about to fail by themselves, with the same error or a better one.
+        """
+        calls = self._records.init_calls()
+        living = [child.name for child in self._living()]
+        ended = [child for child in self._children.values() if child.status == 0]
+        absent = [child for child in ended if calls.get(child.name, InitCall.HAS_FAILED) is InitCall.HAS_FAILED]
         if not absent or not living or self.is_stopping:
             return
-        if called & living:
-            for child in absent:
-                how = "ended with code 0 before init(), in which other ranks wait for it"
-                self.fail(Failure(_name(child), how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
-        elif not self._will_look:
+        now = time.monotonic()
+        waiting = [name for name in living if calls.get(name) is InitCall.WAITS]
+        self._waiting_since = {name: self._waiting_since.get(name, now) for name in waiting}
+        have_waited = any(since <= now - _LOOK_SECONDS for since in self._waiting_since.values())
+        missed = [child for child in absent if waiting and (have_waited or child.name not in calls)]
+        for child in missed:
+            how = "ended with code 0 before init(), in which other ranks wait for it"
+            self.fail(Failure(_name(child), how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+        if not missed and not self._will_look:
             self._will_look = True
-            self._loop.later(_LOOK_SECONDS, self._look_for_absent)
+            self._loop.later(_LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._will_look = False
+        self._look_for_absent()
 
     def _look_at_init(self, since: float | None = None) -> None:
         """Names the ranks for which others wait in `init`, once. `since` is the time when this was first seen."""
-        called = self._records.in_init()
+        called = self._records.init_calls()
         absent = [child.witness.rank for child in self._living() if child.name not in called]
         ranks = [rank for rank in absent if rank is not None]
         if self.is_stopping or not ranks:

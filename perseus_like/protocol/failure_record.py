@@ -14,14 +14,14 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
 VARIABLE = "PERSEUS_FAILURE_RECORD"
 FULL_TRACEBACKS = "PERSEUS_FULL_TRACEBACKS"
-_INIT = b"init "
 _MOST_FRAMES = 3
 _LONGEST_TEXT, _LONGEST_LINE = 600, 160
 _MOST_BYTES = 3500  # a status line of `rank_main` with a record in it is one write to a pipe (PIPE_BUF)
@@ -59,6 +59,14 @@ def decode(text: str | bytes) -> FailureRecord | None:
     return found if is_valid and all(isinstance(frame, str) for frame in found.frames) else None
 
 
+class InitCall(Enum):
+    """The state of a call of `init`. A value and the name of the process are a line of the file."""
+
+    WAITS = b"waits in init: "
+    HAS_STARTED = b"has a session: "
+    HAS_FAILED = b"init has failed: "
+
+
 class RecordFile:
     """The launcher's side: a file for the records of several processes."""
 
@@ -84,10 +92,15 @@ class RecordFile:
         records = map(decode, os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines())
         return [record for record in records if record and record.name == name]
 
-    def in_init(self) -> set[str]:
-        """Returns the names of the processes that have called `note_init`."""
+    def init_calls(self) -> dict[str, InitCall]:
+        """Returns the last call of each process that has called `init`, by the name of the process."""
         lines = os.pread(self._file, os.fstat(self._file).st_size, 0).splitlines()
-        return {line.removeprefix(_INIT).decode() for line in lines if line.startswith(_INIT)}
+        return {
+            line.removeprefix(call.value).decode(): call
+            for line in lines
+            for call in InitCall
+            if line.startswith(call.value)
+        }
 
     def close(self) -> None:
         """Discards the records."""
@@ -129,9 +142,20 @@ def write_reason(text: str) -> None:
     _write(text, [])
 
 
-def note_init() -> None:
-    """Tells the launcher that this process waits for all ranks in `init`, or has a session of them."""
-    _append(lambda name: _INIT + name.encode())
+@contextlib.contextmanager
+def noted_init() -> Iterator[None]:
+    """Tells the launcher that this process waits for all ranks in `init`, and then whether it has got a session."""
+    _append_init(InitCall.WAITS)
+    try:
+        yield
+    except BaseException:
+        _append_init(InitCall.HAS_FAILED)
+        raise
+    _append_init(InitCall.HAS_STARTED)
+
+
+def _append_init(call: InitCall) -> None:
+    _append(lambda name: call.value + name.encode())
 
 
 def _write(text: str, frames: list[str], is_consequence: bool = False) -> None:

@@ -116,6 +116,73 @@ def test_a_rank_that_ends_before_init_ends_the_job(perseusrun: Perseusrun, scrip
     assert "ended with code 0 before init(), in which other ranks wait for it" in result.stderr
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_ends_after_init_has_failed_ends_the_job(
+    failing: int, perseusrun: Perseusrun, script: Script
+) -> None:
+    """The start time-out does not pass first."""
+    program = script(f"""
+        import perseus_like as hvd
+        if rank == {failing}:
+            os.environ["PERSEUS_CPU_TRANSPORT"] = "nonsense"
+        try:
+            hvd.init()
+        except ValueError:
+            sys.exit(0)
+    """)
+    result = perseusrun("-np", "2", "--start-timeout", "600", sys.executable, program)
+    assert result.returncode == 1
+    assert f"first failure: rank {failing} " in result.stderr
+    assert "ended with code 0 before init(), in which other ranks wait for it" in result.stderr
+
+
+# The launcher looks once only at whether ranks wait in init() for one that has ended.
+LOOKS_ONCE = """
+import sys
+from perseus_like.launch import main, supervise
+supervise._LOOK_SECONDS = 1e6
+sys.exit(main())
+"""
+
+
+def test_the_error_of_a_rank_whose_init_is_failing_is_the_one_that_is_reported(
+    perseusrun: Perseusrun, script: Script, tmp_path: Path
+) -> None:
+    """The other rank has ended with code 0 after the failure of its init(), and the launcher knows it."""
+    program = script(f"""
+        from pathlib import Path
+        import perseus_like as hvd
+        from perseus_like.session import session
+        waits = Path({str(tmp_path / "waits")!r})
+        pid_file = Path({str(tmp_path / "pid")!r})
+        if rank == 1:
+            def fail(*arguments):
+                pid_file.with_suffix(".new").write_text(str(os.getpid()))
+                pid_file.with_suffix(".new").rename(pid_file)
+                while not waits.exists():
+                    time.sleep(0.001)
+                raise ValueError("first")
+        else:
+            def fail(*arguments):
+                waits.touch()
+                while not pid_file.exists() or Path("/proc", pid_file.read_text()).exists():
+                    time.sleep(0.001)
+                raise ValueError("better")
+        session.start = fail
+        try:
+            hvd.init()
+        except ValueError:
+            if rank == 0:
+                raise
+    """)
+    launcher = [sys.executable, "-c", LOOKS_ONCE]
+    result = perseusrun("-np", "2", "--start-timeout", "600", sys.executable, program, launcher=launcher)
+    assert result.returncode == 1
+    assert "first failure: rank 0 " in result.stderr, result.stderr
+    assert "ValueError: better" in result.stderr
+    assert "ended with code 0" not in result.stderr
+
+
 def test_ranks_that_do_not_call_init_may_end_at_any_time(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         if rank == 1:
