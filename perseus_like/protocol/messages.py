@@ -75,13 +75,13 @@ class AgentVariable:
 
     generation: int
     secret: str  # the secret of the state agents
+    hosts: list[str]
     ranks: list[int]  # the number of ranks on each host
 
 
 def variable_for_generation(generation: int, secret: str, hosts: str) -> str:
     """Returns the value of `VARIABLE` for all workers of a generation on `hosts` ("a:2,b:1")."""
-    ranks = ",".join(host.rpartition(":")[2] for host in hosts.split(","))
-    return f"{_AGENT} {generation} {secret} {ranks}"
+    return f"{_AGENT} {generation} {secret} {hosts}"
 
 
 def agent_variable(value: str) -> AgentVariable | None:
@@ -89,4 +89,5 @@ def agent_variable(value: str) -> AgentVariable | None:
     words = value.split()
     if len(words) != 4 or words[0] != _AGENT:
         return None
-    return AgentVariable(int(words[1]), words[2], [int(ranks) for ranks in words[3].split(",")])
+    hosts = [host.rpartition(":") for host in words[3].split(",")]
+    return AgentVariable(int(words[1]), words[2], [name for name, _, _ in hosts], [int(ranks) for _, _, ranks in hosts])

@@ -13,12 +13,15 @@ def set_horovod_variables(rank: int, ranks_per_host: Sequence[int]) -> None:
     os.environ.update(rank_variables("HOROVOD", rank, ranks_per_host))
 
 
+def host_of(rank: int, ranks_per_host: Sequence[int]) -> int:
+    """Returns the number of a rank's host in a job that fills its hosts in order."""
+    return next(host for host in range(len(ranks_per_host)) if rank < sum(ranks_per_host[: host + 1]))
+
+
 def rank_variables(prefix: str, rank: int, ranks_per_host: Sequence[int]) -> dict[str, str]:
     """Returns `PREFIX_RANK`, `PREFIX_SIZE`, … of a rank in a job that fills its hosts in order."""
-    host, local_rank = 0, rank
-    while local_rank >= ranks_per_host[host]:
-        local_rank -= ranks_per_host[host]
-        host += 1
+    host = host_of(rank, ranks_per_host)
+    local_rank = rank - sum(ranks_per_host[:host])
     with_this_local_rank = [number for number, ranks in enumerate(ranks_per_host) if ranks > local_rank]
     values = (
         rank,

@@ -107,6 +107,15 @@ def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, 
     job.assert_trained()
 
 
+def test_each_worker_has_the_name_of_its_host(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "3", hosts="h1:2,h2:1")
+    scripts = [job.next_event("script") for _ in range(3)]
+    names = sorted((event["variables"][0], event["host"]) for event in scripts)
+    assert names == [("0", "h1"), ("1", "h1"), ("2", "h2")]
+    job.commit_of(3)
+    assert job.finish() == 0, job.text
+
+
 def test_a_new_host_goes_on_alone_before_its_first_commit(test_beds: TestBeds, start: Start) -> None:
     job = start(test_beds(2), "--min-np", "1", hosts="h2:1", pause="0.6")
     job.commit_of(1)

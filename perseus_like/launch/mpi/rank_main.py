@@ -35,7 +35,7 @@ if TYPE_CHECKING or __package__:
     from ...protocol.failure_record import VARIABLE, RecordFile
     from ...protocol.messages import agent_variable, elastic_variable
     from ...protocol.mpi_daemons import end_daemons_later
-    from ...protocol.rank_variables import set_horovod_variables
+    from ...protocol.rank_variables import host_of, set_horovod_variables
     from ..errors import describe_code, explain_start_failure
 else:
     _launch = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ else:
     from failure_record import VARIABLE, RecordFile
     from messages import agent_variable, elastic_variable
     from mpi_daemons import end_daemons_later
-    from rank_variables import set_horovod_variables
+    from rank_variables import host_of, set_horovod_variables
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports
@@ -97,6 +97,7 @@ def main(tag: str, encoded: str) -> int:
     command: list[str] = json.loads(encoded)
     if elastic := agent_variable(elastic_variable() or ""):
         set_horovod_variables(int(_rank()), elastic.ranks)
+        os.environ["HOROVOD_HOSTNAME"] = elastic.hosts[host_of(int(_rank()), elastic.ranks)]
     records = RecordFile()
     os.environ[VARIABLE] = records.variable_for(_rank())
     os.environ[RANK_MAIN] = "1"

@@ -19,8 +19,8 @@ import steps as task  # type: ignore[import-not-found]
 
 
 def main(pause: float) -> None:
-    task.report("script", variables=task.rank_variables())
     host = os.environ.get("HOROVOD_HOSTNAME", "")
+    task.report("script", variables=task.rank_variables(), host=host)
     if host == os.environ.get("FAILS_ON"):
         sys.exit(6)
     if host == os.environ.get("WAITS_ON"):
