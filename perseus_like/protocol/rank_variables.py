@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -15,7 +17,7 @@ def set_horovod_variables(rank: int, ranks_per_host: Sequence[int]) -> None:
 
 def host_of(rank: int, ranks_per_host: Sequence[int]) -> int:
     """Returns the number of a rank's host in a job that fills its hosts in order."""
-    return next(host for host in range(len(ranks_per_host)) if rank < sum(ranks_per_host[: host + 1]))
+    return bisect.bisect_right([*itertools.accumulate(ranks_per_host)], rank)
 
 
 def rank_variables(prefix: str, rank: int, ranks_per_host: Sequence[int]) -> dict[str, str]:
