@@ -333,7 +333,7 @@ class GradientBuckets:
         return OwnChanges(
             *(frozenset(frozen), frozenset(removed), frozenset(new), error),
             written=bool(names),
-            steps=steps and steps.count,
+            steps=steps.made if steps else None,
             edited=bool(steps and steps.edited),
         )
 
@@ -344,9 +344,9 @@ class GradientBuckets:
         """
         if self._changes.steps_differ:
             name = self.common_name.name
-            return DisagreementError(
-                self._changes.difference_of_steps(name, self._owner.name, self._descriptions(), mine)
-            )
+            text = self._changes.difference_of_steps(name, self._owner.name, self._descriptions(), mine)
+            error: Exception = DisagreementError(text)
+            return error
         if not self._changes.some_edited:
             return None
         names = [self._names[index] for index in sorted(steps.edited if steps else ())]

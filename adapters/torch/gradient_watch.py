@@ -88,7 +88,7 @@ class GradientWatch:
 class Steps(NamedTuple):
     """Describes what the program has done with the gradients of a reduction."""
 
-    count: int  # how often one optimizer has used them
+    made: int  # how often one optimizer has used them
     edited: set[int]  # those that the program had changed before
 
 
