@@ -90,18 +90,19 @@ bool FakeApi::probe(mpi::Comm, int tag, mpi::Arrival& arrival) {
 
 mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, int tag) {
   receives_[next_] = {data, bytes, from, tag, comm};
-  const mpi::Request request = next_++;
-  // It matches a message that is already there, so that a probe does not return it again.
-  return is_done(request) ? 0 : request;
+  mpi::Request request = next_++;
+  test(request);  // matches a message that is already there, so that a probe does not return it again
+  return request;
 }
 
 // As in MPI, of several receives that match a message, the first posted one gets it.
-bool FakeApi::is_done(mpi::Request request) {
+bool FakeApi::test(mpi::Request& request) {
   if (outbox_ != nullptr) outbox_->progress();
   if (request == 0) return true;
   if (const auto sent = until_received_.find(request); sent != until_received_.end()) {
     if (!*sent->second) return false;
     until_received_.erase(sent);
+    request = 0;
     return true;
   }
   const auto wanted = receives_.find(request);
@@ -116,13 +117,8 @@ bool FakeApi::is_done(mpi::Request request) {
   EXPECT_EQ(bytes.size(), static_cast<std::size_t>(receive.bytes)) << "tag " << receive.tag << " from " << receive.from;
   std::memcpy(receive.data, bytes.data(), bytes.size());
   receives_.erase(wanted);
+  request = 0;
   return true;
-}
-
-void FakeApi::test(std::span<const mpi::Request> requests, std::vector<int>& done) {
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (is_done(requests[i])) done.push_back(static_cast<int>(i));
-  }
 }
 
 bool FakeApi::abandon(mpi::Request& request, bool receiving) {

@@ -87,7 +87,7 @@ class FakeApi final : public mpi::Api {
   mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
-  void test(std::span<const mpi::Request> requests, std::vector<int>& done) override;
+  bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
   bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override;
 
@@ -106,8 +106,6 @@ class FakeApi final : public mpi::Api {
     int bytes, from, tag;
     mpi::Comm comm;
   };
-
-  bool is_done(mpi::Request request);
 
   FakeNetwork& network_;
   int rank_, size_;

@@ -3,7 +3,6 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,9 +68,7 @@ Messages::~Messages() {
   bool lent = false;
   auto& network = communicator_->network();
   if (!network.has_ended()) {
-    for (std::size_t i = 0; i < pending_.size(); ++i) {
-      lent = !network.abandon(pending_[i], origins_[i].receiving) || lent;
-    }
+    for (auto& pending : pending_) lent = !network.abandon(pending.request, pending.receiving) || lent;
   }
   communicator_->give_up(lent);
   if (lent) keep_lent_memory();
@@ -84,48 +81,33 @@ void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
     const auto count = std::min(Network::kLongestMessage, bytes - at);
     const auto* from = static_cast<const std::byte*>(data) + at;
-    add(communicator_->network().send(stream_, from, count, to, static_cast<int>(tag)), to, false);
+    pending_.push_back({communicator_->network().send(stream_, from, count, to, static_cast<int>(tag)), to, false});
   }
 }
 
 void Messages::send_until_received(const std::byte* byte, int to, Tag tag) {
   auto& network = communicator_->network();
-  add(network.send_until_received(stream_, byte, 1, to, static_cast<int>(tag)), to, false);
+  pending_.push_back({network.send_until_received(stream_, byte, 1, to, static_cast<int>(tag)), to, false});
 }
 
 void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
     const auto count = std::min(Network::kLongestMessage, bytes - at);
     auto* to = static_cast<std::byte*>(data) + at;
-    add(communicator_->network().receive(stream_, to, count, from, static_cast<int>(tag)), from, true);
+    pending_.push_back({communicator_->network().receive(stream_, to, count, from, static_cast<int>(tag)), from, true});
   }
-}
-
-void Messages::add(Request request, int peer, bool receiving) {
-  pending_.push_back(request);
-  origins_.push_back({peer, receiving});
 }
 
 bool Messages::done() {
-  if (pending_.empty()) return true;
-  const auto remove_done = [this] {
-    std::ranges::sort(done_, std::greater<>());
-    for (const int place : done_) {
-      const auto at = static_cast<std::size_t>(place);
-      pending_[at] = pending_.back();
-      pending_.pop_back();
-      origins_[at] = origins_.back();
-      origins_.pop_back();
+  // This does not use std::erase_if: if a test throws, each request must be in the list exactly once.
+  for (std::size_t i = 0; i < pending_.size();) {
+    if (!communicator_->network().test(pending_[i].request)) {
+      ++i;
+      continue;
     }
-    done_.clear();
-  };
-  try {
-    communicator_->network().test(pending_, done_);
-  } catch (...) {
-    remove_done();
-    throw;
+    pending_[i] = pending_.back();
+    pending_.pop_back();
   }
-  remove_done();
   return pending_.empty();
 }
 
@@ -146,8 +128,8 @@ void Messages::wait() {
 
 std::string Messages::peers() const {
   std::vector<int> ranks;
-  ranks.reserve(origins_.size());
-  for (const auto& origin : origins_) ranks.push_back(origin.peer);
+  ranks.reserve(pending_.size());
+  for (const auto& pending : pending_) ranks.push_back(pending.peer);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   std::string text = ranks.size() == 1 ? "rank" : "ranks";

@@ -51,18 +51,16 @@ class Messages {
   bool empty() const { return pending_.empty(); }
 
  private:
-  struct Origin {
+  struct Pending {
+    Request request;
     int peer;
     bool receiving;
   };
-  void add(Request request, int peer, bool receiving);
   std::string peers() const;
 
   Communicator* communicator_;
   int stream_;
-  std::vector<Request> pending_;
-  std::vector<Origin> origins_;  // of the pending ones
-  std::vector<int> done_;        // used in done()
+  std::vector<Pending> pending_;
 };
 
 // A barrier in log2(size) rounds, by messages to as few peers, for callers that do not wait.

@@ -3,9 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
-#include <vector>
 
 namespace perseus::messages {
 
@@ -37,8 +35,7 @@ class Network {
   // The request is done once the message is received.
   virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
   virtual Request receive(int stream, void* data, std::size_t bytes, int from, int tag) = 0;
-  // Appends the places of the requests that are done, and free then, also if it throws.
-  virtual void test(std::span<const Request> requests, std::vector<int>& done) = 0;
+  virtual bool test(Request& request) = 0;
   // Abandons an unfinished request. Returns true if the engine no longer uses its memory. Otherwise it may use the
   // memory until it ends.
   virtual bool abandon(Request& request, bool receiving) = 0;

@@ -169,23 +169,16 @@ class ApiOf final : public Api {
     return wide(request);
   }
 
-  void test(std::span<const Request> requests, std::vector<int>& done) override {
-    // These are not thread_local: the end of the process would destroy them before its last calls.
-    std::vector<Handle> handles(requests.size());
-    std::vector<typename Abi::Status> statuses(requests.size());
-    std::ranges::transform(requests, handles.begin(), narrow);
-    const auto before = done.size();
-    done.resize(before + requests.size());
-    int count = 0;
+  bool test(Request& request) override {
+    Handle handle = narrow(request);
+    typename Abi::Status status{};
+    int done = 0;
     const auto lock = enter();
-    const int code =
-        mpi_.testsome(static_cast<int>(handles.size()), handles.data(), &count, done.data() + before, statuses.data());
-    const auto found = static_cast<std::size_t>(std::max(count, 0));  // MPI_UNDEFINED without a request
-    done.resize(before + found);
-    if (code == 0) return;
-    const auto failed = std::find_if(statuses.begin(), statuses.begin() + static_cast<std::ptrdiff_t>(found),
-                                     [](const auto& status) { return status.error != 0; });
-    check(failed == statuses.begin() + static_cast<std::ptrdiff_t>(found) ? code : failed->error, "MPI_Testsome");
+    const int code = mpi_.test(&handle, &done, &status);
+    // Set before the check, because MPI has freed a request that ended with an error.
+    request = wide(handle);
+    check(code, "MPI_Test");
+    return done != 0;
   }
 
   bool abandon(Request& request, bool receiving) override {

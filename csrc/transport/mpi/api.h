@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "transport/messages/network.h"
 
@@ -63,8 +62,7 @@ class Api {
   // The request is done once the message is received.
   virtual Request send_until_received(Comm comm, const void* data, int bytes, int to, int tag) = 0;
   virtual Request receive(Comm comm, void* data, int bytes, int from, int tag) = 0;
-  // Appends the places of the requests that are done, and free then, also if it throws.
-  virtual void test(std::span<const Request> requests, std::vector<int>& done) = 0;
+  virtual bool test(Request& request) = 0;
   // Abandons an unfinished request. Returns true if MPI no longer uses its memory. Otherwise MPI may use the memory
   // until it is finalized, because a receive with a matched message cannot be cancelled.
   virtual bool abandon(Request& request, bool receiving) = 0;

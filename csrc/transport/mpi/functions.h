@@ -36,7 +36,6 @@ struct Functions {
   int (*issend)(const void*, int, Handle, int, int, Handle, Handle*);
   int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
   int (*test)(Handle*, int*, Status*);
-  int (*testsome)(int, Handle*, int*, int*, Status*);
   int (*cancel)(Handle*);
   int (*request_free)(Handle*);
   int (*iprobe)(int, int, Handle, int*, Status*);
@@ -72,7 +71,6 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(issend, "MPI_Issend");
   get(irecv, "MPI_Irecv");
   get(test, "MPI_Test");
-  get(testsome, "MPI_Testsome");
   get(cancel, "MPI_Cancel");
   get(request_free, "MPI_Request_free");
   get(iprobe, "MPI_Iprobe");

@@ -30,7 +30,7 @@ class MpiNetwork final : public messages::Network {
   Request receive(int stream, void* data, std::size_t bytes, int from, int tag) override {
     return api_.receive(comm(stream), data, static_cast<int>(bytes), from, tag);
   }
-  void test(std::span<const Request> requests, std::vector<int>& done) override { api_.test(requests, done); }
+  bool test(Request& request) override { return api_.test(request); }
   bool abandon(Request& request, bool receiving) override { return api_.abandon(request, receiving); }
   bool probe(int tag, Arrival& arrival) override { return api_.probe(comm(0), tag, arrival); }
 
