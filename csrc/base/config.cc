@@ -19,7 +19,7 @@ constexpr std::array kSettings = {
             "The fusion threshold in MiB (AIACC-Training's name), used if PERSEUS_FUSION_THRESHOLD is not set."},
     Setting{
         "PERSEUS_ALLREDUCE_STREAMS", "", "4",
-        "Most connections over which the data between two hosts is spread. Only MPICH over TCP and Intel MPI can use "
+        "Most connections over which the data between two hosts is spread. UCX, MPICH over TCP and Intel MPI can use "
         "several."},
     Setting{
         "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "", "0",
@@ -74,6 +74,9 @@ constexpr std::array kSettings = {
         "PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
         "shm or mpi: use only this transport between the ranks of a host. oneccl (Horovod's ccl): use oneCCL for the "
         "collectives of all ranks. Empty or gloo: shm, and mpi between hosts."},
+    Setting{"PERSEUS_HOST_TRANSPORT", "", "",
+            "ucx or mpi: the transport between hosts. ucx needs no MPI and no mpirun. Empty: mpi."},
+    Setting{"PERSEUS_UCX_LIBRARY", "", "", "Path of the libucp.so.0 (UCX) to open instead of the one that is found."},
     Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open instead of the one that is found."},
     Setting{"PERSEUS_ONECCL_LIBRARY", "", "",
             "Path of the libccl.so.2 (oneCCL) to open instead of the one that is found."},
@@ -253,6 +256,13 @@ std::string transport_name(const std::string& name, std::string value) {
               name + "='" + value + "' is not known; use shm, mpi, oneccl or leave it empty");
 }
 
+int host_transport_named(const std::string& name, const std::string& value) {
+  if (value.empty()) return 0;
+  if (value == "ucx") return 1;
+  if (value == "mpi") return 2;
+  throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not known; use ucx, mpi or leave it empty");
+}
+
 LogLevel log_level_named(const std::string& name, const std::string& text) {
   if (text.empty()) return LogLevel::warning;
   if (const auto level = parse_log_level(text)) return *level;
@@ -304,6 +314,8 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   if (dtype == 2) config.wire_from_bytes = 64 << 10;
   config.flat_allreduce = from.choice("PERSEUS_ALLREDUCE_MODE", 1) == 0;
   config.transport = transport_name(from.name_given("PERSEUS_CPU_TRANSPORT"), from.text("PERSEUS_CPU_TRANSPORT"));
+  config.host_transport = host_transport_named("PERSEUS_HOST_TRANSPORT", from.text("PERSEUS_HOST_TRANSPORT"));
+  config.ucx_library = from.text("PERSEUS_UCX_LIBRARY");
   config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
   config.oneccl_library = from.text("PERSEUS_ONECCL_LIBRARY");
   config.nccl_library = from.text("PERSEUS_NCCL_LIBRARY");

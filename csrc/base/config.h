@@ -54,7 +54,9 @@ struct Config {
   std::int64_t arena_bytes = 0;               // 0: chosen from the machine's memory
   std::int64_t chunk_bytes = 0;               // 0: chosen from the caches
   std::string transport;                      // "", "shm", "mpi", "oneccl"
-  int streams = 1;                            // between hosts, at most
+  int host_transport = 0;                     // 0: automatic, 1: ucx, 2: mpi
+  std::string ucx_library;
+  int streams = 1;  // between hosts, at most
   bool tunes_streams = false;
   int nan_check = 0;                 // 0: none, 1: warn, 2: an error
   std::optional<DType> wire_dtype;   // wire dtype of floats between hosts, unless the request names one

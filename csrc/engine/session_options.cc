@@ -9,6 +9,10 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   if (config.transport == "shm") options.local_transport = LocalTransport::shm;
   if (config.transport == "mpi") options.local_transport = LocalTransport::mpi;
   if (config.transport == "oneccl") options.local_transport = LocalTransport::oneccl;
+  options.host_transport = static_cast<HostTransport>(config.host_transport);
+  options.ucx_library = config.ucx_library;
+  options.network_interfaces = config.network_interfaces;
+  options.streams = config.streams;
   options.oneccl_library = config.oneccl_library;
   options.python_prefix = bootstrap.environment.python_prefix;
   options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);

@@ -57,6 +57,9 @@ class ControlChannel {
   // it.
   virtual Doorbell& doorbell() = 0;
 
+  // Makes arriving messages notify another doorbell, if they notify any.
+  virtual void notify(Doorbell& /*doorbell*/) {}
+
   // Returns true if messages arrive without notifying the doorbell, as over MPI; the engine then polls.
   virtual bool needs_polling() const = 0;
 

@@ -10,6 +10,7 @@
 #include "transport/mpi/fabric.h"
 #include "transport/self/fabric.h"
 #include "transport/shm/fabric.h"
+#include "transport/ucx/fabric.h"
 #include "transport/xccl/fabric.h"
 
 namespace perseus {
@@ -65,6 +66,28 @@ std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& top
   return mpi::make_mpi_fabric(*world, liveness, options.spin);
 }
 
+// Throws Error(unavailable) on all ranks if one of them has no UCX, or another version.
+std::unique_ptr<Fabric> connect_by_ucx(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                       const FabricOptions& options) {
+  const LibraryPaths paths{.given = options.ucx_library, .python_prefix = options.python_prefix};
+  const auto offers = ucx::exchange_offers(bootstrap, paths);
+  const auto& wanted = offers.front();
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    const auto& offer = offers[rank];
+    if (offer.why_none.empty() && offer.version == wanted.version) continue;
+    const auto which = "rank " + std::to_string(rank) + " on host " + topology.host_names()[rank];
+    throw Error(ErrorKind::unavailable,
+                offer.why_none.empty()
+                    ? which + " has UCX " + offer.version + ", and rank 0 has UCX " + wanted.version +
+                          "; install the same version on all hosts, with `pip install 'perseus-like[ucx]'`"
+                    : "PERSEUS_HOST_TRANSPORT is ucx, and " + which + " has no UCX: " + offer.why_none);
+  }
+  return ucx::make_ucx_fabric(bootstrap, liveness,
+                              {.library = paths,
+                               .connections = {.streams = options.streams, .devices = options.network_interfaces},
+                               .spin = options.spin});
+}
+
 }  // namespace
 
 std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
@@ -86,7 +109,8 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
     throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
   if (options.mpi && options.watch_hosts) options.watch_hosts(local != nullptr);
-  auto cross = connect_by_mpi(bootstrap, topology, liveness, options);
+  auto cross = options.host_transport == HostTransport::ucx ? connect_by_ucx(bootstrap, topology, liveness, options)
+                                                            : connect_by_mpi(bootstrap, topology, liveness, options);
   if (cross == nullptr) {
     throw Error(
         ErrorKind::unavailable,

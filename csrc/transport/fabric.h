@@ -94,7 +94,14 @@ class Fabric {
 // The transport between the ranks of one host; oneccl is used between all ranks of the job.
 enum class LocalTransport { automatic, shm, mpi, oneccl };
 
+// The transport between the hosts. automatic: MPI.
+enum class HostTransport { automatic = 0, ucx = 1, mpi = 2 };
+
 struct FabricOptions {
+  HostTransport host_transport = HostTransport::automatic;
+  std::string ucx_library;         // the path of UCX; empty: search for it
+  std::string network_interfaces;  // for UCX; empty: all
+  int streams = 1;                 // connections between two ranks over UCX
   LocalTransport local_transport =
       LocalTransport::automatic;       // automatic: shm, or MPI if the ranks cannot share memory
   std::size_t arena_bytes = 0;         // address space per rank; 0: computed from the machine's memory

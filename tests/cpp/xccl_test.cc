@@ -262,10 +262,10 @@ TEST(XcclFabric, AllRanksGetOneTextWithoutTheLibrary) {
 }
 
 TEST(XcclLibrary, ASettingCountsAlthoughAnotherLibraryIsLoaded) {
-  const xccl::LibrarySpec spec{
+  const LibrarySpec spec{
       .title = "Maths", .file = "libm.so.6", .setting = "THE_SETTING", .remedy = "", .folders = {}};
-  EXPECT_EQ(xccl::open_library(spec, "").path, "libm.so.6");
-  const auto text = thrown_by([&] { xccl::open_library(spec, "/nowhere/libm.so.6"); });
+  EXPECT_EQ(open_library(spec, "").path, "libm.so.6");
+  const auto text = thrown_by([&] { open_library(spec, "/nowhere/libm.so.6"); });
   EXPECT_NE(text.find("cannot open /nowhere/libm.so.6, which THE_SETTING names"), std::string::npos) << text;
 }
 
@@ -273,8 +273,8 @@ TEST(XcclSearch, AMissingLibraryIsReportedWithWhatToInstall) {
   const auto nccl = thrown_by([] { xccl::open_nccl({"/nowhere/libnccl.so.2", ""}); });
   EXPECT_NE(nccl.find("cannot open /nowhere/libnccl.so.2, which PERSEUS_NCCL_LIBRARY names"), std::string::npos)
       << nccl;
-  const xccl::LibrarySpec spec{"Nothing", "libnothing_of_the_kind.so.7", "NOTHING_LIBRARY", "Install it", {"/nowhere"}};
-  EXPECT_EQ(thrown_by([&] { xccl::open_library(spec, ""); }),
+  const LibrarySpec spec{"Nothing", "libnothing_of_the_kind.so.7", "NOTHING_LIBRARY", "Install it", {"/nowhere"}};
+  EXPECT_EQ(thrown_by([&] { open_library(spec, ""); }),
             "Nothing is not installed: no libnothing_of_the_kind.so.7 was found. Install it, or set NOTHING_LIBRARY to "
             "its libnothing_of_the_kind.so.7");
 }
@@ -294,9 +294,9 @@ TEST(XcclSearch, AnOldNcclIsReportedByItsVersion) {
 }
 
 TEST(XcclSearch, VersionsAreFormatted) {
-  EXPECT_EQ(xccl::version_text(23203), "2.32.3");
-  EXPECT_EQ(xccl::version_text(2708), "2.7.8");
-  EXPECT_EQ(xccl::version_text(20'220'100), "2022.1.0");
+  EXPECT_EQ(version_text(23203), "2.32.3");
+  EXPECT_EQ(version_text(2708), "2.7.8");
+  EXPECT_EQ(version_text(20'220'100), "2022.1.0");
 }
 
 // NCCL opens without a GPU, and its error about the driver is passed on.

@@ -117,7 +117,7 @@ INCLUDES: dict[str, tuple[str, ...]] = {
 # A transport's folder may include the interfaces and itself. Only the files that create transports include all of them.
 TRANSPORT_INTERFACES = re.compile(r"transport/[a-z_]+\.h$")
 # The folders of engines that implement messages/network.h, and make transports of it.
-NETWORKS = {"mpi"}
+NETWORKS = {"mpi", "ucx"}
 MAKES_FABRICS = {"transport/fabric.cc", "transport/device_transport.cc"}
 VENDORS = re.compile(r"^(mpi|nccl|cuda|ccl|oneapi|Python|torch|tensorflow|mxnet)[/.]")
 

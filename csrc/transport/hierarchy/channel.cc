@@ -12,7 +12,10 @@ ClusterChannel::ClusterChannel(const Layout& layout, int rank, std::unique_ptr<C
       leader_hosts_(layout.hosts_of_rail(0)),
       local_(std::move(local)),
       cross_(std::move(cross)),
-      direct_(std::move(direct)) {}
+      direct_(std::move(direct)) {
+  if (cross_ != nullptr) cross_->notify(local_->doorbell());
+  direct_->notify(local_->doorbell());
+}
 
 std::pair<ControlChannel*, int> ClusterChannel::route_to(int rank) const {
   const int host = layout_.host_of(rank);

@@ -31,13 +31,16 @@ class ClusterChannel final : public ControlChannel {
   const void* find(int from, std::uint64_t place, std::size_t bytes) override;
   void expect_anybody(bool expected) override { polls_others_ = expected; }
   Doorbell& doorbell() override { return local_->doorbell(); }
-  bool needs_polling() const override { return local_->needs_polling() || cross_ != nullptr || polls_direct(); }
-  bool needs_progress() const override { return true; }
+  bool needs_polling() const override {
+    return local_->needs_polling() || (cross_ != nullptr && cross_->needs_polling()) ||
+           (direct_->needs_polling() && polls_direct());
+  }
+  bool needs_progress() const override { return direct_->needs_polling(); }
 
  private:
   // Returns the channel that reaches a rank, and the rank's number in it.
   std::pair<ControlChannel*, int> route_to(int rank) const;
-  bool polls_direct() const { return polls_others_ || direct_->keeps_any(); }
+  bool polls_direct() const { return !direct_->needs_polling() || polls_others_ || direct_->keeps_any(); }
 
   Layout layout_;
   int rank_;

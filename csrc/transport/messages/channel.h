@@ -14,7 +14,7 @@ namespace perseus::messages {
 class MessageChannel final : public ControlChannel {
  public:
   // The destructor passes the network to `closing_channels`.
-  MessageChannel(std::unique_ptr<Network> network, const WaitOptions& options, ClosingChannels& closing_channels)
+  MessageChannel(std::unique_ptr<PolledNetwork> network, const WaitOptions& options, ClosingChannels& closing_channels)
       : liveness_(options.liveness),
         closing_channels_(closing_channels),
         messages_(std::make_unique<ControlMessages>(std::move(network), options)) {}

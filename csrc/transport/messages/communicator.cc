@@ -20,18 +20,27 @@ using std::chrono::microseconds;
 
 constexpr microseconds kShortestSleep{10};
 constexpr microseconds kLongestSleep{200};
+constexpr microseconds kLook{50'000};  // a lost rank ends a sleep at a doorbell after this time
 
-// The pauses between the polls of one wait. A pause is a fraction of the time waited so far, so that short waits end
-// soon and long waits cost little.
+// The pauses between the polls of one wait. Without a doorbell, a pause is a fraction of the time waited so far, so
+// that short waits end soon and long waits cost little.
 class Backoff {
  public:
-  explicit Backoff(const WaitOptions& options) : options_(options), since_(Clock::now()) {}
+  Backoff(Network& network, const WaitOptions& options)
+      : network_(network), options_(options), since_(Clock::now()), doorbell_(network.doorbell()) {
+    network_.attend();
+  }
   ~Backoff() {
+    network_.leave();
     if (timer_slack_ > 0) prctl(PR_SET_TIMERSLACK, timer_slack_, 0, 0, 0);
   }
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
 
+  // Call it before each poll, so that pause() does not miss a notification.
+  void before_poll() {
+    if (doorbell_ != nullptr) seen_ = doorbell_->notifications();
+  }
   void progressed() { since_ = Clock::now(); }
 
   // Returns false if there was no progress for too long.
@@ -42,9 +51,15 @@ class Backoff {
       perseus::pause();
       return true;
     }
-    sharpen_timer();
-    std::this_thread::sleep_for(
-        std::clamp(std::chrono::duration_cast<microseconds>(waited) / 8, kShortestSleep, kLongestSleep));
+    if (doorbell_ != nullptr) {
+      network_.leave();
+      doorbell_->wait(seen_, Sleeper::caller, kLook);
+      network_.attend();
+    } else {
+      sharpen_timer();
+      std::this_thread::sleep_for(
+          std::clamp(std::chrono::duration_cast<microseconds>(waited) / 8, kShortestSleep, kLongestSleep));
+    }
     return options_.limit.count() == 0 || waited < options_.limit;
   }
 
@@ -56,8 +71,11 @@ class Backoff {
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   }
 
+  Network& network_;
   const WaitOptions& options_;
   Clock::time_point since_;
+  Doorbell* doorbell_;
+  std::uint32_t seen_ = 0;
   int timer_slack_ = -1;  // the caller's setting in nanoseconds; −1: not read yet
 };
 
@@ -81,24 +99,20 @@ void Messages::send(const void* data, std::size_t bytes, int to, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
     const auto count = std::min(Network::kLongestMessage, bytes - at);
     const auto* from = static_cast<const std::byte*>(data) + at;
-    pending_.push_back({communicator_->network().send(stream_, from, count, to, static_cast<int>(tag)), to, false});
+    add(communicator_->network().send(stream_, from, count, to, static_cast<int>(tag)), to, false);
   }
-}
-
-void Messages::send_until_received(const std::byte* byte, int to, Tag tag) {
-  auto& network = communicator_->network();
-  pending_.push_back({network.send_until_received(stream_, byte, 1, to, static_cast<int>(tag)), to, false});
 }
 
 void Messages::receive(void* data, std::size_t bytes, int from, Tag tag) {
   for (std::size_t at = 0; at < bytes; at += Network::kLongestMessage) {
     const auto count = std::min(Network::kLongestMessage, bytes - at);
     auto* to = static_cast<std::byte*>(data) + at;
-    pending_.push_back({communicator_->network().receive(stream_, to, count, from, static_cast<int>(tag)), from, true});
+    add(communicator_->network().receive(stream_, to, count, from, static_cast<int>(tag)), from, true);
   }
 }
 
 bool Messages::done() {
+  communicator_->network().progress();
   // This does not use std::erase_if: if a test throws, each request must be in the list exactly once.
   for (std::size_t i = 0; i < pending_.size();) {
     if (!communicator_->network().test(pending_[i].request)) {
@@ -112,8 +126,11 @@ bool Messages::done() {
 }
 
 void Messages::wait() {
-  Backoff backoff(communicator_->options());
-  for (auto before = pending_.size(); !done();) {
+  if (done()) return;
+  Backoff backoff(communicator_->network(), communicator_->options());
+  for (auto before = pending_.size();;) {
+    backoff.before_poll();
+    if (done()) return;
     if (pending_.size() != before) {
       before = pending_.size();
       backoff.progressed();

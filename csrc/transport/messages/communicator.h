@@ -40,9 +40,8 @@ class Messages {
 
   // Messages may have any length. A message of zero bytes is not sent and not received.
   void send(const void* data, std::size_t bytes, int to, Tag tag);
-  // Sends one byte. The message is sent once it is received.
-  void send_until_received(const std::byte* byte, int to, Tag tag);
   void receive(void* data, std::size_t bytes, int from, Tag tag);
+  void add(Request request, int peer, bool receiving) { pending_.push_back({request, peer, receiving}); }
 
   // Returns true once all messages are sent and received. Throws Error.
   bool done();

@@ -43,7 +43,9 @@ bool ControlMessages::keeps_for(int to) const {
 
 void ControlMessages::close() {
   communicator_.outlive_session();
-  for (const int peer : receivers_) last_.send_until_received(&kNothingFollows, peer, Tag::control);
+  for (const int peer : receivers_) {
+    last_.add(network_.send_until_received(0, &kNothingFollows, 1, peer, static_cast<int>(Tag::control)), peer, false);
+  }
 }
 
 bool ControlMessages::ended() {
@@ -58,7 +60,7 @@ void ControlMessages::release_finished() {
 }
 
 void ControlMessages::receive_arrivals() {
-  for (Arrival arrival; communicator_.network().probe(static_cast<int>(Tag::control), arrival);) {
+  for (Arrival arrival; network_.probe(static_cast<int>(Tag::control), arrival);) {
     auto& message = incoming_.emplace_back(communicator_);
     message.content.from = arrival.from;
     message.content.bytes.resize(static_cast<std::size_t>(arrival.bytes));

@@ -17,8 +17,11 @@ namespace perseus::messages {
 // After it, no rank has anything to receive. One thread at a time. Throws Error.
 class ControlMessages {
  public:
-  ControlMessages(std::unique_ptr<Network> network, const WaitOptions& options)
-      : communicator_(std::move(network), options), last_(communicator_), all_closed_(communicator_) {}
+  ControlMessages(std::unique_ptr<PolledNetwork> network, const WaitOptions& options)
+      : network_(*network),
+        communicator_(std::move(network), options),
+        last_(communicator_),
+        all_closed_(communicator_) {}
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -29,7 +32,7 @@ class ControlMessages {
   bool keeps_any() const { return !outgoing_.empty(); }
 
   // The program has ended the engine, so that nothing can be sent.
-  bool has_no_network() const { return communicator_.network().has_ended(); }
+  bool has_no_network() const { return network_.has_ended(); }
   // Sends the last messages. Liveness may be destroyed afterwards.
   void close();
   // Call it after close(), from time to time: other ranks wait for this one's calls. Returns true once all peers have
@@ -47,6 +50,7 @@ class ControlMessages {
   void release_finished();
   void receive_arrivals();
 
+  PolledNetwork& network_;
   Communicator communicator_;
   std::list<InFlightMessage> outgoing_;  // may finish in any order
   std::list<InFlightMessage> incoming_;  // returned in the order of their arrival

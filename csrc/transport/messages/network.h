@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/doorbell.h"
+
 namespace perseus::messages {
 
 // A message in flight, as the engine names it.
@@ -32,20 +34,33 @@ class Network {
   virtual int streams() const = 0;  // each has connections of its own
 
   virtual Request send(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
-  // The request is done once the message is received.
-  virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
   virtual Request receive(int stream, void* data, std::size_t bytes, int from, int tag) = 0;
   virtual bool test(Request& request) = 0;
   // Abandons an unfinished request. Returns true if the engine no longer uses its memory. Otherwise it may use the
   // memory until it ends.
   virtual bool abandon(Request& request, bool receiving) = 0;
-  // Returns true if a message with this tag has arrived on the first stream from any rank.
-  virtual bool probe(int tag, Arrival& arrival) = 0;
+
+  // Makes progress with all messages, for an engine whose test() does not.
+  virtual void progress() {}
+  // The doorbell that is notified once a request is done; null if the caller has to poll. A thread that polls for a
+  // while calls attend() before and leave() once it stops.
+  virtual Doorbell* doorbell() { return nullptr; }
+  virtual void attend() {}
+  virtual void leave() {}
 
   // The program may end the engine before this library does.
   virtual bool has_ended() = 0;
   // Closes the connections, over which no message is in flight. The destructor leaves them open.
   virtual void close() = 0;
+};
+
+// A network that also carries control messages, for which the engine looks.
+class PolledNetwork : public Network {
+ public:
+  // The request is done once the message is received.
+  virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
+  // Returns true if a message with this tag has arrived on the first stream from any rank.
+  virtual bool probe(int tag, Arrival& arrival) = 0;
 };
 
 }  // namespace perseus::messages

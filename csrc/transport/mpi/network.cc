@@ -5,7 +5,7 @@
 namespace perseus::mpi {
 namespace {
 
-class MpiNetwork final : public messages::Network {
+class MpiNetwork final : public messages::PolledNetwork {
  public:
   MpiNetwork(Api& api, std::vector<Comm> streams, SendGuard* sends)
       : api_(api),
@@ -50,7 +50,7 @@ class MpiNetwork final : public messages::Network {
 
 }  // namespace
 
-std::unique_ptr<messages::Network> make_network(Api& api, std::vector<Comm> streams, SendGuard* sends) {
+std::unique_ptr<messages::PolledNetwork> make_network(Api& api, std::vector<Comm> streams, SendGuard* sends) {
   return std::make_unique<MpiNetwork>(api, std::move(streams), sends);
 }
 

@@ -11,6 +11,6 @@
 namespace perseus::mpi {
 
 // Takes ownership of communicators of the same ranks, which return their errors. `sends` guards the sends, if given.
-std::unique_ptr<messages::Network> make_network(Api& api, std::vector<Comm> streams, SendGuard* sends = nullptr);
+std::unique_ptr<messages::PolledNetwork> make_network(Api& api, std::vector<Comm> streams, SendGuard* sends = nullptr);
 
 }  // namespace perseus::mpi

@@ -7,7 +7,7 @@ namespace perseus::shm {
 
 namespace {
 
-constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kPage = 4096;
 // Returns true if the result replaces the input, which has just been read and so is in the cache.
 bool is_in_place(Pieces in, Pieces out) { return in.front().data == out.front().data; }
@@ -68,7 +68,7 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
   const auto members = static_cast<std::size_t>(size());
   std::vector<Runs> runs(members);
   for (std::size_t m = 0; m < members; ++m) runs[m] = runs_of(static_cast<int>(m), size_each, count);
-  const auto unit = (count * static_cast<std::int64_t>(size_each) > 16 * kPage * size() ? kPage : kLine) /
+  const auto unit = (count * static_cast<std::int64_t>(size_each) > 16 * kPage * size() ? kPage : kLineBytes) /
                     static_cast<std::int64_t>(size_each);
   const auto share = share_of(rank(), count, unit);
 
@@ -163,7 +163,7 @@ void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, s
 void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire_dtype);
-  const auto line = kLine / static_cast<std::int64_t>(wire_size);
+  const auto line = kLineBytes / static_cast<std::int64_t>(wire_size);
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
   const auto chunks = (count + chunk - 1) / chunk;
   const auto length = [&](std::int64_t c) { return std::min(chunk, count - c * chunk); };

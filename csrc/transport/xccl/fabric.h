@@ -6,7 +6,7 @@
 #include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
 #include "transport/fabric.h"
-#include "transport/xccl/search.h"
+#include "transport/library_search.h"
 
 namespace perseus::xccl {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "transport/xccl/library.h"
-#include "transport/xccl/search.h"
+#include "transport/library_search.h"
 
 namespace perseus::xccl {
 

@@ -6,7 +6,7 @@
 
 #include "bootstrap/topology.h"
 #include "transport/xccl/library.h"
-#include "transport/xccl/search.h"
+#include "transport/library_search.h"
 
 namespace perseus::xccl {
 

@@ -1,4 +1,4 @@
-#include "transport/xccl/search.h"
+#include "transport/library_search.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace perseus::xccl {
+namespace perseus {
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,4 +66,4 @@ std::string version_text(int version) {
   return std::to_string(major) + "." + std::to_string(rest / 100) + "." + std::to_string(rest % 100);
 }
 
-}  // namespace perseus::xccl
+}  // namespace perseus

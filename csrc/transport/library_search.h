@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace perseus::xccl {
+namespace perseus {
 
 // The places to search for a library besides the loader's paths.
 struct LibraryPaths {
@@ -39,4 +39,4 @@ std::vector<std::string> below_site_packages(const std::string& python_prefix, c
 // Returns the version as text, such as "2.32.3" for 23203. All these libraries use this numbering.
 std::string version_text(int version);
 
-}  // namespace perseus::xccl
+}  // namespace perseus

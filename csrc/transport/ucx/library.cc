@@ -1,0 +1,97 @@
+#include "transport/ucx/library.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "base/config.h"
+#include "base/environment.h"
+#include "base/error.h"
+
+namespace perseus::ucx {
+namespace {
+
+// The first version with all functions that are used.
+constexpr unsigned kLeastMajor = 1, kLeastMinor = 12;
+
+// Opens the libraries that libucp needs and that are in its folder, where the loader does not search.
+void open_neighbours(const std::string& libucp) {
+  // Python and its debuggers handle these signals. UCX would print a stack of its own.
+  if (!environment("UCX_HANDLE_ERRORS")) set_environment("UCX_HANDLE_ERRORS", "none");
+  if (!environment("UCX_WARN_UNUSED_ENV_VARS")) set_environment("UCX_WARN_UNUSED_ENV_VARS", "n");
+  const auto folder = std::filesystem::path(libucp).parent_path();
+  if (folder.empty()) return;
+  for (const char* file : {"libucm.so.0", "libucs.so.0", "libuct.so.0"}) {
+    [[maybe_unused]] void* opened = dlopen((folder / file).c_str(), RTLD_NOW);  // a failure is that of libucp
+  }
+}
+
+template <class Function>
+void find(Function*& function, const OpenedLibrary& library, const char* name) {
+  function = reinterpret_cast<Function*>(dlsym(library.handle, name));
+  if (function != nullptr) return;
+  throw Error(ErrorKind::unavailable, library.path + " has no " + name + "; UCX " + std::to_string(kLeastMajor) + "." +
+                                          std::to_string(kLeastMinor) + " or later is needed");
+}
+
+Library load(const LibraryPaths& paths) {
+  const auto opened =
+      open_library({.title = "UCX",
+                    .file = "libucp.so.0",
+                    .setting = "PERSEUS_UCX_LIBRARY",
+                    .remedy = "Install it with `pip install 'perseus-like[ucx]'` or `apt install libucx0`",
+                    .folders = below_site_packages(paths.python_prefix, "libucx/lib")},
+                   paths.given, open_neighbours);
+  Library library;
+  library.path = opened.path;
+  auto& call = library.call;
+  find(call.get_version, opened, "ucp_get_version");
+  find(call.config_read, opened, "ucp_config_read");
+  find(call.config_modify, opened, "ucp_config_modify");
+  find(call.config_release, opened, "ucp_config_release");
+  find(call.init, opened, "ucp_init_version");
+  find(call.cleanup, opened, "ucp_cleanup");
+  find(call.worker_create, opened, "ucp_worker_create");
+  find(call.worker_destroy, opened, "ucp_worker_destroy");
+  find(call.worker_get_address, opened, "ucp_worker_get_address");
+  find(call.worker_release_address, opened, "ucp_worker_release_address");
+  find(call.worker_get_efd, opened, "ucp_worker_get_efd");
+  find(call.worker_arm, opened, "ucp_worker_arm");
+  find(call.worker_signal, opened, "ucp_worker_signal");
+  find(call.worker_progress, opened, "ucp_worker_progress");
+  find(call.ep_create, opened, "ucp_ep_create");
+  find(call.ep_close, opened, "ucp_ep_close_nbx");
+  find(call.tag_send, opened, "ucp_tag_send_nbx");
+  find(call.tag_recv, opened, "ucp_tag_recv_nbx");
+  find(call.tag_probe, opened, "ucp_tag_probe_nb");
+  find(call.tag_msg_recv, opened, "ucp_tag_msg_recv_nbx");
+  find(call.request_check_status, opened, "ucp_request_check_status");
+  find(call.request_cancel, opened, "ucp_request_cancel");
+  find(call.request_free, opened, "ucp_request_free");
+  find(call.status_string, opened, "ucs_status_string");
+  call.get_version(&library.major, &library.minor, &library.release);
+  if (library.major != kLeastMajor || library.minor < kLeastMinor) {
+    throw Error(ErrorKind::unavailable, library.path + " is UCX " + library.version() + "; UCX " +
+                                            std::to_string(kLeastMajor) + "." + std::to_string(kLeastMinor) +
+                                            " or a later UCX " + std::to_string(kLeastMajor) + " is needed");
+  }
+  return library;
+}
+
+}  // namespace
+
+void Library::check(Status status, const std::string& function) const {
+  if (status >= kOk) return;
+  throw Error(ErrorKind::transport, function + " of UCX " + version() + " failed: " + call.status_string(status));
+}
+
+const Library& open(const LibraryPaths& paths) {
+  static std::mutex mutex;
+  static const Library* library = nullptr;  // never destroyed: threads of UCX may outlive static objects
+  const std::scoped_lock lock(mutex);
+  if (library == nullptr) library = new Library(load(paths));
+  return *library;
+}
+
+}  // namespace perseus::ucx

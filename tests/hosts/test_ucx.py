@@ -1,0 +1,129 @@
+"""Runs jobs on two and three hosts over UCX, without an mpirun. MPICH's wheel has a UCX, and no MPI is loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.job import LIMIT_SECONDS, needs
+
+from .conftest import TestBeds
+from .network_test_bed import NetworkTestBed
+
+needs("torch")  # its store is where the ranks meet
+LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
+if not LIBRARY.exists():
+    pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
+
+COLLECTIVES = """
+import os
+import numpy as np
+import perseus_like.numpy as hvd
+from perseus_like.session import session
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+assert session.core.description().startswith("store: 4 ranks, ucx (UCX 1."), session.core.description()
+for count in (1, 1000, 300_000):
+    mine = np.arange(count, dtype=np.float64) * (rank + 1)
+    assert np.array_equal(hvd.allreduce(mine, op=hvd.Sum), np.arange(count) * 10.0)
+    assert np.array_equal(hvd.broadcast(mine, root_rank=3), np.arange(count) * 4.0)
+    parts = [np.arange(count) * (other + 1.0) for other in range(size)]
+    assert np.array_equal(hvd.allgather(mine), np.concatenate(parts))
+    assert np.array_equal(hvd.reducescatter(np.tile(mine, size), op=hvd.Sum), np.arange(count) * 10.0)
+    assert np.array_equal(hvd.alltoall(np.repeat(mine[:1] + rank, size)), np.arange(size))
+pair = hvd.add_process_set([1, 2])  # of two hosts
+if pair.included():
+    assert hvd.allreduce(np.ones(5), op=hvd.Sum, process_set=pair).tolist() == [2.0] * 5
+hvd.remove_process_set(pair)
+with open("/proc/self/maps") as maps:
+    assert "libmpi" not in maps.read()
+hvd.shutdown()
+print(f"done {rank}", flush=True)
+"""
+
+LOOP = """
+import os
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+print("up", os.getpid(), flush=True)
+try:
+    while True:
+        hvd.allreduce(np.ones(1 << 18), name="gradient")
+except hvd.PeerLostError as error:
+    print(f"raised {error}", flush=True)
+"""
+
+
+def start(
+    test_bed: NetworkTestBed, program: str, folder: Path, per_host: int, libraries: dict[int, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Starts the ranks of all hosts as torchrun does. `libraries`: the UCX of ranks that have another one."""
+    (folder / "program.py").write_text(textwrap.dedent(program))
+    ranks = []
+    for rank in range(per_host * len(test_bed.hosts)):
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": test_bed.address("h1"),
+            "MASTER_PORT": "29502",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(per_host * len(test_bed.hosts)),
+            "LOCAL_RANK": str(rank % per_host),
+            "LOCAL_WORLD_SIZE": str(per_host),
+            "PERSEUS_HOST_TRANSPORT": "ucx",
+            "PERSEUS_UCX_LIBRARY": (libraries or {}).get(rank, str(LIBRARY)),
+            "PERSEUS_NETWORK_INTERFACES": "eth0",
+        }
+        line = test_bed.command(test_bed.hosts[rank // per_host], [sys.executable, "program.py"], folder)
+        ranks.append(
+            subprocess.Popen(
+                line,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return ranks
+
+
+def outputs_of(ranks: list[subprocess.Popen[str]]) -> list[str]:
+    return [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
+
+
+def test_collectives(test_beds: TestBeds, tmp_path: Path) -> None:
+    ranks = start(test_beds(2), COLLECTIVES, tmp_path, 2)
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(outputs)
+    assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
+
+
+def test_the_others_live_on_when_a_host_is_lost(test_beds: TestBeds, tmp_path: Path) -> None:
+    ranks = start(test_beds(3), LOOP, tmp_path, 1)
+    up = []
+    for rank in ranks:
+        assert rank.stdout is not None
+        lines = iter(rank.stdout.readline, "")
+        up.append(int(next(line for line in lines if line.startswith("up ")).split()[1]))
+    os.kill(up[2], signal.SIGKILL)
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks[:2]] == [0, 0], outputs
+    assert all("raised" in output and "rank 2 on h3" in output for output in outputs[:2]), outputs
+
+
+def test_a_host_without_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path) -> None:
+    ranks = start(test_beds(2), LOOP, tmp_path, 1, {1: "/nowhere/libucp.so.0"})
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [1, 1], outputs
+    expected = "rank 1 on host h2 has no UCX: cannot open /nowhere/libucp.so.0, which PERSEUS_UCX_LIBRARY names"
+    assert all(expected in output for output in outputs), outputs
