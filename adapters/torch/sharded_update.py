@@ -27,7 +27,7 @@ from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction
 from .shard_rules import MASTER, Rule, check_dtype
 from .shard_writes import ProgramWrites, warn_of_writers
-from .step_barrier import OwnStep, StepBarrier, is_true_on_some_rank
+from .step_barrier import OwnStep, StepBarrier, may_overflow
 
 _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 
@@ -383,7 +383,10 @@ class ShardedUpdate:
         return (self._set.size() or 1) if self._averages and not self._is_reduced else 1
 
     def spread_infinities(self) -> None:
-        """Makes a GradScaler of every rank find infinities if it would find them on one rank. Collective."""
+        """Makes a GradScaler of every rank find infinities if one rank has them, or their sum may. Collective.
+
+        The sum of the ranks' largest gradients limits every sum. It costs no pass over the gradients of other ranks.
+        """
         self._common_name.enter_thread()
         self.reduce()
         if self._is_reduced:
@@ -393,10 +396,11 @@ class ShardedUpdate:
             parameters[0].grad = torch.zeros_like(parameters[0])  # GradScaler raises an error without any
         gradients = [each.grad for each in parameters if each.grad is not None]
         with torch.no_grad():
-            largest = [torch.linalg.vector_norm(each, float("inf")) for each in gradients]
-            bad = any(not bool(torch.isfinite(each)) for each in largest)
+            largest = [float(torch.linalg.vector_norm(each, float("inf"))) for each in gradients]
+            shares = [each / torch.finfo(of.dtype).max for each, of in zip(largest, gradients, strict=True)]
+            bad = not all(share <= 1.0 for share in shares)
             with self._together() as (name, number):
-                found = is_true_on_some_rank(self._set, name, number, bad)
+                found = may_overflow(self._set, name, number, 2.0 if bad else max(shares, default=0.0))
             if found and not bad and gradients:
                 gradients[0].data.fill_(float("inf"))  # not counted as a change
 

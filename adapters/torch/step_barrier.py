@@ -94,11 +94,15 @@ class StepBarrier:
             )
 
 
-def is_true_on_some_rank(process_set: ProcessSet, name: str, number: int, mine: bool) -> bool:
-    """Blocks until all ranks are here. DisagreementError if a rank has another `number`, that of its optimizer."""
+def may_overflow(process_set: ProcessSet, name: str, number: int, mine: float) -> bool:
+    """Blocks until all ranks are here. Returns whether the sum over the ranks may be beyond the range of a dtype.
+
+    `mine`: this rank's largest gradient, as a share of the largest number of its dtype. DisagreementError if a rank has
+    another `number`, that of its optimizer.
+    """
     values = torch.tensor([mine, 1, number, number * number], dtype=torch.float64)
     reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
-    found, present, numbers, squares = reduced  # a rank that has joined adds zeros
+    shares, present, numbers, squares = reduced  # a rank that has joined adds zeros
     if present * squares != numbers * numbers:
         raise DisagreementError("the ranks step different sharded optimizers")
-    return bool(found)
+    return bool(shares > 1.0)

@@ -94,6 +94,26 @@ def test_an_infinity_of_one_rank(value: float, place: int, unscales: bool) -> No
 
 @pytest.mark.usefixtures("two_ranks")
 @both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shard", [False, True])
+def test_an_infinity_of_the_sum(shard: bool, dtype: torch.dtype, unscales: bool) -> None:
+    """The gradients of each rank are finite. Their sum is not, and no rank steps."""
+    weight = torch.nn.Parameter(torch.ones(64, dtype=dtype))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), op=hvd.Sum, shard=shard)
+    scaler = grad_scaler(init_scale=SCALE)
+    for factor in (1.0, 2e38 / SCALE):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == SCALE / 2
+    torch.testing.assert_close(weight.detach(), torch.full_like(weight, 1 - 0.1 * hvd.size()), rtol=1e-2, atol=0)
+
+
+@pytest.mark.usefixtures("two_ranks")
+@both
 @pytest.mark.parametrize("set_to_none", [False, True])
 @pytest.mark.parametrize("last_passes", [(False, True), (False, False)])
 def test_one_rank_makes_no_backward_pass(last_passes: tuple[bool, bool], set_to_none: bool, unscales: bool) -> None:
