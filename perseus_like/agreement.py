@@ -145,12 +145,13 @@ class ChangeExchange:
 
     def __init__(self, process_set: ProcessSet) -> None:
         self._process_set = process_set
-        self._flags = np.zeros(10, np.int64)
+        self._flags = np.zeros(11, np.int64)
         self._request = PersistentAllreduce(ArrayTensors(), self._flags, Op.Sum, process_set=process_set)
         self._announced: frozenset[int] = frozenset()  # what this rank has last said to be frozen
         self._frozen: frozenset[int] = frozenset()
         self._pending: HandleEntry[Any] | None = None
         self._changed = self._present = 0  # the numbers of ranks that have changed something, and of all
+        self._failed = 0  # the number of ranks that have an error
         self.writers = self._sum_of_writers = 0  # the number of ranks whose program has written to gradients
         self.some_edited = False  # some ranks, not all that stepped, had changed what was last reduced
         self.steps_differ = False  # ranks have used it in different numbers of steps
@@ -166,13 +167,13 @@ class ChangeExchange:
         All owners use one name, so that ranks that step different ones notice it.
         """
         is_new = mine.frozen != self._announced
-        changed = is_new or mine.misfits or bool(mine.removed or mine.new or mine.error)
+        changed = is_new or mine.misfits or bool(mine.removed or mine.new)
         assert common_name.number is not None
         number = common_name.number + 1
         writer = mine.written * (session.core.rank() + 1)
         count = mine.steps or 0
         steps = (mine.steps is not None, count, count * count, mine.edited)
-        self._flags[:] = (changed, 1, number, number * number, mine.written, writer, *steps)
+        self._flags[:] = (changed, 1, number, number * number, mine.written, writer, *steps, bool(mine.error))
         self._pending = self._request.submit(f"{common_name.name}.step", Start.waiter)
 
     def are_together(self) -> bool:
@@ -182,7 +183,7 @@ class ChangeExchange:
             return True
         try:
             self._changed, self._present, numbers, squares, *rest = pending.result().tolist()
-            self.writers, self._sum_of_writers, counted, steps, squares_of_steps, edited = rest
+            self.writers, self._sum_of_writers, counted, steps, squares_of_steps, edited, self._failed = rest
             self.some_edited = 0 < edited < counted
             self.steps_differ = counted * squares_of_steps != steps * steps
         except DisagreementError:  # another rank is at the first step of its owner
@@ -219,27 +220,26 @@ class ChangeExchange:
 
         Call `are_together` before.
         """
+        if self._failed:
+            self._raise(name, mine.error)
         if not self._changed:
             return CommonChanges(self._frozen)
         # Ranks that have joined contribute zeros, so everything is a sum.
         table = np.zeros((3, parameters), np.int32)
         for row, positions in zip(table, (mine.frozen, mine.removed, mine.new), strict=True):
             row[list(positions)] = 1
-        flags = np.array([mine.misfits, bool(mine.error)], np.int32)
+        flags = np.array([mine.misfits], np.int32)
         total = _arrays.allreduce(
             np.concatenate([table.ravel(), flags]), Op.Sum, f"{name}.changes", process_set=self._process_set
         ).result()
-        misfits, errors = total[-2:].tolist()
-        frozen, removed, new = total[:-2].reshape(3, parameters)
-        if errors:
-            self._raise(name, mine.error)
+        frozen, removed, new = total[:-1].reshape(3, parameters)
         self._announced, self._frozen = mine.frozen, _where(frozen == self._present)
         return CommonChanges(
             self._frozen,
             _where(removed == self._present),
             _where(removed > 0),
             tuple(sorted(_where(new > 0))),
-            misfits > 0,
+            bool(total[-1] > 0),
         )
 
     def _raise(self, name: str, error: str) -> NoReturn:

@@ -164,11 +164,13 @@ class GradientBuckets:
         parameters: Sequence[tuple[str, torch.Tensor]],
         then: Callable[[], None] | None = None,
         steps: Steps | None = None,
+        error: str = "",
     ) -> None:
         """Reduces the remaining gradients, with zeros for missing ones, and blocks until all are reduced.
 
         `parameters`: all of the owner's, also those that are frozen or new. `then`: called when all are there; may
         `show` and `scale`. `steps`: what the program has done with the last reduced gradients; None if that is unknown.
+        `error`: the text of this rank's error, which ends the step of all ranks.
         """
         try:
             if self._generation != session.generation:
@@ -177,6 +179,7 @@ class GradientBuckets:
             with torch.no_grad():
                 changes = self._watch.changes(self._bucket_memory.are_in_place)
                 mine = self._own_changes(parameters, changes, steps)
+                mine = mine._replace(error=error or mine.error)
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
@@ -187,7 +190,7 @@ class GradientBuckets:
                     self._report_mixture()
                 if self._changes.writers and not mine.written:
                     report(self._owner.name, [], subject=self._changes.other_writers(mine))
-                error = self._report_steps(mine, steps)
+                difference = self._report_steps(mine, steps)
                 if self._sparse:
                     self._start_sparse()
                 self._wait()
@@ -211,8 +214,8 @@ class GradientBuckets:
         elif common.misfits or not self._agreed:
             self._forget_layout()
         self.passes.synchronized = True
-        if error is not None:
-            raise error
+        if difference is not None:
+            raise difference
 
     def _make_hook(self, index: int) -> Hook:
         views = self._bucket_memory.views
@@ -229,9 +232,23 @@ class GradientBuckets:
             if counts is None or counts(index):
                 if view is None and not is_compiling():
                     note((index,))
-                arrived(index)
+                try:
+                    arrived(index)
+                except AssertionError as error:
+                    self._refuse(index, error)
 
         return hook
+
+    def _refuse(self, index: int, error: AssertionError) -> NoReturn:
+        """Raises the error of a gradient that was computed too often. Other ranks get it in their step.
+
+        Blocks until they step. A DistributedDataParallel raises it at once: it meets the others in its next forward.
+        """
+        if self._owner.fills_in:
+            text = f"{self._owner.name}, gradient of {self._names[index]!r}: {error}"
+            _log.error("%s; this rank waits until the other ranks step, and they fail too", text)
+            error_of(lambda: self.synchronize([], error=text))
+        raise error
 
     def _adopt(self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
         """Copies a gradient that is not in its bucket there, wherever autograd or the program has allocated it."""

@@ -106,6 +106,33 @@ def test_another_number_of_passes(what: str, rank: int, size: int) -> None:
         assert_same_on_all_ranks(model)
 
 
+@pytest.mark.parametrize("steps", [0, 2], ids=["first step", "later step"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_pass_too_many_before_a_step(passes: int, steps: int, rank: int, size: int) -> None:
+    """One rank makes more passes than backward_passes_per_step. All ranks get an error, and train on."""
+    model = build("mlp")
+    optimizer = sgd(model)
+    for number in range(steps):
+        step(model, optimizer, number, rank, size)
+    optimizer.set_backward_passes_per_step(passes)
+    optimizer.zero_grad()
+    for _ in range(passes):
+        _compute(model, 2, rank, size)
+    if rank == size - 1:
+        with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+            _compute(model, 2, rank, size)
+    else:
+        words = rf"rank {size - 1}: DistributedOptimizer, gradient of '.*': .* more than backward_passes_per_step times"
+        with pytest.raises(RuntimeError, match=words):
+            optimizer.step()
+    for number in range(2):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            _compute(model, number, rank, size)
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+
+
 def _assert_mixture(error: DisagreementError, *words: str) -> None:
     text = str(error)
     assert text.startswith("ranks step different models: ")
