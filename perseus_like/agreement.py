@@ -199,7 +199,7 @@ class ChangeExchange:
 
     def difference_of_steps(self, name: str, owner: str, descriptions: Sequence[str], mine: OwnChanges) -> str:
         """Returns the error of all ranks, whose steps differ. Collective, unless a rank has joined."""
-        text = f"ranks make different numbers of steps after one backward pass of {_described(owner, descriptions)}"
+        text = f"ranks make different numbers of steps after one backward pass of {described(owner, descriptions)}"
         remedy = "; call backward() and step() equally often on all ranks"
         if self._present < (self._process_set.size() or 1):
             return text + remedy
@@ -264,7 +264,7 @@ def report_mixture(
     `is_first`: this rank is at the first step of its owner. `in_flight`: the allreduces that it has submitted. Those
     that other ranks have not submitted fail.
     """
-    step = f"{'the first' if is_first else 'a later'} step of {_described(owner, descriptions)}"
+    step = f"{'the first' if is_first else 'a later'} step of {described(owner, descriptions)}"
     everybody: list[tuple[str, list[str], list[str]]] = allgather_object(
         (step, list(descriptions), list(in_flight)), f"{name}.steps", process_set
     )
@@ -284,7 +284,8 @@ def report_mixture(
     )
 
 
-def _described(owner: str, descriptions: Sequence[str]) -> str:
+def described(owner: str, descriptions: Sequence[str]) -> str:
+    """Returns a text that names an owner of gradients by its first parameter."""
     more = f" and {len(descriptions) - 1} more" if len(descriptions) > 1 else ""
     return f"{owner} with {', '.join(descriptions[:1])}{more}"
 

@@ -89,11 +89,12 @@ class PersistentAllreduce(Generic[T]):
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
         wire: DType | None = None,
+        contents: str = "",
     ) -> None:
-        """Takes a contiguous tensor."""
+        """Takes a contiguous tensor. `contents`: names it in the warnings and errors of a stall."""
         check_op("allreduce", op, [tensor], tensors.is_complex)
         view = tensors.view(tensor)
-        self.address = view[0]
+        self.address, self._contents = view[0], contents
         self._tensor, self._views, self._process_set = tensor, [view], process_set
         self._options = reduce_options(op, prescale, postscale, group_wire("allreduce", [view[1]], wire))
         self._verb = _core_verb(op)
@@ -102,9 +103,9 @@ class PersistentAllreduce(Generic[T]):
         """Submits it. The tensor's memory is in use until the handle is done."""
         # The id is looked up each time, because a set gets another one in each session.
         set_id = GLOBAL if self._process_set is global_process_set else member_id(self._process_set)
-        started: HandleEntry[T] = self._verb(
-            f"allreduce.{name}", self._views, None, self._options, set_id, self._tensor, start
-        )
+        full, contents = f"allreduce.{name}", self._contents
+        naming = (full, "", contents) if contents else full
+        started: HandleEntry[T] = self._verb(naming, self._views, None, self._options, set_id, self._tensor, start)
         return started
 
 

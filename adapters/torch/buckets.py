@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from perseus_like.agreement import ChangeExchange, CommonChanges, OwnChanges, OwnerName, report_mixture
+from perseus_like.agreement import ChangeExchange, CommonChanges, OwnChanges, OwnerName, described, report_mixture
 from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.collectives import PersistentAllreduce
 from perseus_like.compression import is_called, wire_of
@@ -287,7 +287,8 @@ class GradientBuckets:
         request = self._requests.get(number)
         if request is None or request.address != row.data_ptr():  # `share_memory_` of a view moves the whole row
             wire = wire_of(rules.compression)
-            request = PersistentAllreduce(tensors, row, rules.op, *rules.factors, rules.process_set, wire)
+            contents = described(self._owner.name, self._descriptions())
+            request = PersistentAllreduce(tensors, row, rules.op, *rules.factors, rules.process_set, wire, contents)
             self._requests[number] = request
         waits = self.passes.holds or number + 1 == len(memory.rows)  # the caller waits for the last one
         self._in_flight.append(request.submit(name, Start.waiter if waits else Start.engine).result)

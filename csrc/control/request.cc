@@ -49,6 +49,12 @@ std::string Request::label() const {
   return plain + " '" + name + "'";
 }
 
+std::string Request::label_with_members() const {
+  if (member_names.empty()) return label();
+  const auto others = members.size() > 1 ? " and " + std::to_string(members.size() - 1) + " more" : "";
+  return label() + " (" + member_names.substr(0, member_names.find_first_of("\t\n")) + others + ")";
+}
+
 bool Request::agrees_with(const Request& other) const {
   const bool free = first_dimension_is_free(verb);
   return verb == other.verb && call == other.call && checked == other.checked && op == other.op &&

@@ -53,6 +53,9 @@ struct Request {
   // adapters' names do, the text has the verb once.
   std::string label() const;
 
+  // Returns the label with the name of the first member, if the members have names, and the number of the others.
+  std::string label_with_members() const;
+
   // Returns true if two ranks may execute these requests together. The first dimension of the members of an allgather
   // or alltoall may differ.
   bool agrees_with(const Request& other) const;

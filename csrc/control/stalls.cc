@@ -76,7 +76,7 @@ void Negotiator::describe_longest_wait(Plan& plan, Clock::time_point now) {
   const auto compare = [&](const Request& request, const std::vector<bool>& have, Clock::time_point since) {
     if (since >= longest) return;
     longest = since;
-    label = request.label();
+    label = request.label_with_members();
     const auto reported = stalls_.find(request.name);
     ranks = reported == stalls_.end() ? present(have) : reported->second.report.present;
   };
@@ -106,7 +106,7 @@ void Negotiator::check_stall(const Request& request, const std::vector<bool>& ha
   warned = now;
   StallReport report;
   report.name = request.name;
-  report.label = request.label();
+  report.label = request.label_with_members();
   report.present = present(have);
   report.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - since).count();
   if (tree_.is_root()) {

@@ -70,7 +70,7 @@ std::vector<std::string> PendingWork::awaited_names() {
 std::string PendingWork::any_label() {
   const std::scoped_lock lock(mutex_);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [](const auto& each) { return each.second.taken; });
-  return found == entries_.end() ? std::string() : found->second.work->request.label();
+  return found == entries_.end() ? std::string() : found->second.work->request.label_with_members();
 }
 
 void PendingWork::finish(std::string_view name, const Status& status) {

@@ -165,5 +165,15 @@ TEST(Agreement, AVerbInTheNameIsNotRepeated) {
   EXPECT_EQ(allreduce("allreduced").label(), "allreduce 'allreduced'");
 }
 
+TEST(Agreement, ALabelWithTheFirstMember) {
+  auto made = allreduce("x");
+  EXPECT_EQ(made.label_with_members(), "allreduce 'x'");
+  made.member_names = "one\tnone";
+  EXPECT_EQ(made.label_with_members(), "allreduce 'x' (one)");
+  made.members.resize(3, made.members.front());
+  made.member_names = "one\ntwo\nthree";
+  EXPECT_EQ(made.label_with_members(), "allreduce 'x' (one and 2 more)");
+}
+
 }  // namespace
 }  // namespace perseus

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import needs
+
 
 @pytest.mark.parametrize("late", [0, 2])
 def test_a_warning_names_the_tensor_and_the_ranks(start: Any, late: int) -> None:
@@ -32,6 +34,34 @@ def test_a_warning_names_the_tensor_and_the_ranks(start: Any, late: int) -> None
     assert world.end().code == 0, world.output
     assert [facts["result"] for facts in world.all_facts()] == [[3.0, 3.0]] * 3
     assert warning_ranks == waiting | {0}
+
+
+def test_a_warning_about_gradients_names_a_parameter(start: Any) -> None:
+    """The request has a name that is the same for all models, `gradients` and numbers."""
+    needs("torch")
+    world = start(
+        2,
+        """
+        import torch
+        import perseus_like.torch
+        start()
+        layer = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        optimizer = perseus_like.torch.DistributedOptimizer(optimizer, layer.named_parameters(prefix="fc"))
+        for number in range(2):
+            if number == 1 and rank == 1:
+                wait_for_test()
+            layer(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+        PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
+    )
+    label = r"allreduce 'gradients\.\d\.0' \(DistributedOptimizer with 'fc\.weight' .* and 1 more\)"
+    line = world.wait_for_line("fc.weight")
+    assert re.search(label + " has waited .*: submitted by rank 0, not by rank 1", line), line
+    world.go_on()
+    assert world.end().code == 0, world.output
 
 
 @pytest.mark.parametrize("size", [2, 4])
