@@ -247,6 +247,7 @@ class GradientBuckets:
         if self._owner.fills_in:
             text = f"{self._owner.name}, gradient of {self._names[index]!r}: {error}"
             _log.error("%s; this rank waits until the other ranks step, and they fail too", text)
+            self._watch.clear()  # the pass has written to gradients, not the program
             error_of(lambda: self.synchronize([], error=text))
         raise error
 
