@@ -262,8 +262,7 @@ TEST(XcclFabric, AllRanksGetOneTextWithoutTheLibrary) {
 }
 
 TEST(XcclLibrary, ASettingCountsAlthoughAnotherLibraryIsLoaded) {
-  const LibrarySpec spec{
-      .title = "Maths", .file = "libm.so.6", .setting = "THE_SETTING", .remedy = "", .folders = {}};
+  const LibrarySpec spec{.title = "Maths", .file = "libm.so.6", .setting = "THE_SETTING", .remedy = "", .folders = {}};
   EXPECT_EQ(open_library(spec, "").path, "libm.so.6");
   const auto text = thrown_by([&] { open_library(spec, "/nowhere/libm.so.6"); });
   EXPECT_NE(text.find("cannot open /nowhere/libm.so.6, which THE_SETTING names"), std::string::npos) << text;

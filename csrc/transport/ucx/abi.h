@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kFeatureTag = 1 << 0, kFeatureWakeup = 1 << 4;
 
 struct Params {
   static constexpr std::uint64_t kFeatures = 1 << 0, kRequestSize = 1 << 1, kRequestInit = 1 << 2,
-                                 kSharedByThreads = 1 << 5, kEstimatedEndpoints = 1 << 6;
+                                 kSharedByThreads = 1 << 5;
   std::uint64_t mask = 0;
   std::uint64_t features = 0;
   std::size_t request_size = 0;

@@ -31,9 +31,9 @@ struct Inbox {
   std::atomic<bool> has_messages{false};
 };
 
-// What a message belongs to. The same on all ranks.
+// Tells a message from the others. It has the same values on all ranks.
 struct Address {
-  std::uint64_t group = 0;  // at most kLongestGroup bits
+  std::uint64_t group = 0;  // at most kGroupBits bits
   int from = 0;             // the sender's rank within the group
   int tag = 0;              // 1 to 15; unused by control messages
 };
@@ -51,7 +51,7 @@ struct ConnectionOptions {
 class Connections {
  public:
   Connections(const Library& library, const ConnectionOptions& options);
-  // Sends what is in flight, unless a rank is `lost`, and closes all connections.
+  // Sends what is in flight, unless lose() was called, and closes all connections.
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;

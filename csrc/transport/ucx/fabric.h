@@ -20,7 +20,7 @@ struct UcxJob {
   std::chrono::microseconds spin{30};
 };
 
-// What a rank has of UCX: its version, or the reason why it has none.
+// The version of UCX that a rank has, or the reason why it has none.
 struct Offer {
   std::string version;  // "1.22": other releases of it are compatible
   std::string why_none;

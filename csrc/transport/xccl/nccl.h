@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "transport/xccl/library.h"
 #include "transport/library_search.h"
+#include "transport/xccl/library.h"
 
 namespace perseus::xccl {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "bootstrap/topology.h"
-#include "transport/xccl/library.h"
 #include "transport/library_search.h"
+#include "transport/xccl/library.h"
 
 namespace perseus::xccl {
 
