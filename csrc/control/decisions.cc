@@ -92,8 +92,9 @@ void Negotiator::apply(Plan plan) {
       }
     }
     if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
-    if (decision.kind == Decision::Kind::suspect) suspect(decision.request.name);
-    if (decision.kind == Decision::Kind::run || decision.kind == Decision::Kind::fail) end_suspicion(decision);
+    if (decision.kind == Decision::Kind::suspect) ++changes_;
+    const bool about_request = decision.kind == Decision::Kind::run || decision.kind == Decision::Kind::fail;
+    if (about_request || decision.kind == Decision::Kind::suspect) stalled_.apply(decision, changes_);
     if (decision.kind == Decision::Kind::joined) {
       joined_ = {};
     }
@@ -102,12 +103,55 @@ void Negotiator::apply(Plan plan) {
       entries_.clear();
       repeats_.clear();
       open_repeats_ = 0;
-      stalls_.clear();
-      suspicions_.clear();
+      stalled_.clear();
       report_ = {};
     }
   }
   plans_.push_back(std::move(plan.decisions));
+}
+
+// The failure ends every submission of the name on its rank, so none counts for the name's next use: neither those that
+// are known here nor those in reports that children sent before they applied the failure.
+void Negotiator::record_failure(const std::string& name) {
+  ++changes_;
+  remove_submissions(name);
+  if (!tree_.children.empty()) failed_names_[name] = changes_;
+}
+
+// Returns true if the sender had not applied the last failure of `name` when it sent the report.
+bool Negotiator::is_outdated(const std::string& name, const Report& report) const {
+  if (failed_names_.empty()) return false;
+  const auto failed = failed_names_.find(name);
+  return failed != failed_names_.end() && report.changes < failed->second;
+}
+
+// Returns the request that the sender of the report means by the id, if it had not yet given the id to another one.
+std::shared_ptr<const Request> Negotiator::former_request(std::uint32_t id, const Report& report) const {
+  for (const auto& former : former_requests_) {
+    if (former.id == id && report.changes < former.changes) return former.request;
+  }
+  return nullptr;
+}
+
+// Drops the changes that all children have applied.
+void Negotiator::record_changes_seen(std::size_t source, std::uint64_t changes) {
+  auto& known = changes_seen_[source - 1];
+  known = std::max(known, changes);
+  if (failed_names_.empty() && former_requests_.empty()) return;
+  const auto seen = *std::min_element(changes_seen_.begin(), changes_seen_.end());
+  std::erase_if(failed_names_, [seen](const auto& failed) { return failed.second <= seen; });
+  std::erase_if(former_requests_, [seen](const auto& former) { return former.changes <= seen; });
+}
+
+void Negotiator::remove_submissions(const std::string& name) {
+  entries_.erase(name);
+  stalled_.remove(name);
+  std::erase_if(report_.submissions, [&](const auto& submissions) { return submissions.front().request.name == name; });
+  const auto id = cache_.id_of(name);
+  if (id) std::erase(report_.cached, *id);
+  if (!id || *id >= repeats_.size() || !repeats_[*id].open) return;
+  repeats_[*id].open = false;
+  --open_repeats_;
 }
 
 }  // namespace perseus

@@ -31,7 +31,7 @@ struct Report {
   std::vector<int> joined;                           // in the order in which they joined
   std::vector<int> left;                             // ranks that shut down
   std::vector<StallReport> stalls;
-  std::vector<std::string> blocked;  // suspected names in which all ranks below are blocked; see verb_mismatch.cc
+  std::vector<std::string> blocked;  // suspected names in which all ranks below are blocked
   std::uint64_t changes = 0;  // decisions that change the meaning of a name or an id, and that the sender has applied
 
   bool empty() const {

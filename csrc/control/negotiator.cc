@@ -9,6 +9,7 @@ Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
     : tree_(std::move(tree)),
       options_(options),
       cache_(options.cache_capacity),
+      stalled_(tree_, options_, *this, report_, extra_),
       changes_seen_(tree_.children.size(), 0) {
   if (options_.first_stall_warning.count() == 0) options_.first_stall_warning = options_.stall_warning;
 }
@@ -38,6 +39,28 @@ RankSet Negotiator::submitters(std::size_t source, Verb verb) const {
   auto ranks = ranks_of(source);
   if (!ranks.empty() && works_with_joined_ranks(verb)) return ranks;
   return source == 0 ? RankSet{tree_.rank} : tree_.ranks_below[source - 1];
+}
+
+void Negotiator::visit_open(const Visitor& visitor) {
+  for (auto& [name, waiting] : entries_) visitor(waiting.submissions.front().request, waiting.since, waiting.warned);
+  for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
+    auto& waiting = repeats_[id];
+    if (waiting.open) visitor(cache_.at(id), waiting.since, waiting.warned);
+  }
+}
+
+RankSet Negotiator::submitters_of(const std::string& name) const {
+  const std::vector<bool>* have = nullptr;
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    have = &found->second.have;
+  } else if (const auto id = cache_.id_of(name); id && *id < repeats_.size() && repeats_[*id].open) {
+    have = &repeats_[*id].have;
+  }
+  RankSet ranks;
+  for (std::size_t source = 0; have != nullptr && source < sources(); ++source) {
+    if ((*have)[source]) ranks.add(ranks_of(source));
+  }
+  return ranks;
 }
 
 bool Negotiator::all_submitted(const std::vector<bool>& have) const {
@@ -107,7 +130,7 @@ void Negotiator::complete_if_ready(std::uint32_t id) {
   report_.cached.push_back(id);
   waiting.open = false;
   --open_repeats_;
-  remove_stall(cache_.at(id).name);
+  stalled_.remove(cache_.at(id).name);
 }
 
 // Replaces a name's cache id by its full request, because a rank submits a different request under this name.
@@ -156,7 +179,7 @@ void Negotiator::complete_if_ready(const std::string& name) {
   const auto found = entries_.find(name);
   if (!all_submitted(found->second.have)) return;
   report_.submissions.push_back(std::move(found->second.submissions));
-  remove_stall(name);
+  stalled_.remove(name);
   entries_.erase(found);
 }
 
@@ -246,14 +269,9 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
   if (!report.joined.empty()) complete_all_ready();
   report_.left.insert(report_.left.end(), report.left.begin(), report.left.end());
   for (const auto& stall : report.stalls) {
-    if (is_outdated(stall.name, report)) continue;
-    if (tree_.is_root()) {
-      add_stall_report(stall, now);
-    } else {
-      report_.stalls.push_back(stall);
-    }
+    if (!is_outdated(stall.name, report)) stalled_.receive(stall, now);
   }
-  receive_blocked(source, report);
+  stalled_.receive_blocked(report, tree_.ranks_below[source - 1]);
   record_changes_seen(source, report.changes);
 }
 
@@ -296,11 +314,11 @@ std::vector<Negotiator::Outgoing> Negotiator::flush(Clock::time_point now) {
   for (const auto id : report.cached) plan.decisions.push_back(decide_cached(id));
   for (const auto& submissions : report.submissions) plan.decisions.push_back(decide(submissions));
   decide_joined(plan.decisions);
-  fail_blocked(report.blocked, plan, now);
+  stalled_.fail_blocked(report.blocked, plan);
   std::move(extra_.begin(), extra_.end(), std::back_inserter(plan.decisions));
   extra_.clear();
   if (!report.left.empty() && !closed_) {
-    describe_longest_wait(plan, now);
+    stalled_.describe_longest_wait(plan, now);
     plan.decisions.push_back(shutdown_message_of(report.left.front()));
   }
   if (plan.empty()) return out;

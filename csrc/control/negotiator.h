@@ -13,30 +13,27 @@
 #include <vector>
 
 #include "control/messages.h"
+#include "control/negotiator_options.h"
 #include "control/response_cache.h"
 #include "control/tree.h"
+#include "stall/stalled_requests.h"
 
 namespace perseus {
-
-struct NegotiatorOptions {
-  std::int64_t cache_capacity = 16384;
-  std::chrono::milliseconds stall_warning{60000};    // 0: no warnings
-  std::chrono::milliseconds stall_shutdown{0};       // 0: no shutdown
-  std::chrono::milliseconds first_stall_warning{0};  // 0: as late as later ones
-};
 
 // One rank's part in the negotiation. A node of the tree waits until all ranks below it have submitted a request and
 // then reports the request to its parent. The root lists complete requests in a plan, which goes down the tree
 // unchanged. One thread at a time.
-class Negotiator {
+class Negotiator final : private OpenRequests {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = OpenRequests::Clock;
   struct Outgoing {
     int to;
     std::string bytes;
   };
 
   Negotiator(Tree tree, NegotiatorOptions options);
+  Negotiator(const Negotiator&) = delete;
+  Negotiator& operator=(const Negotiator&) = delete;
 
   // Records what this rank submits.
   void submit(const Request& request, Clock::time_point now);
@@ -65,16 +62,18 @@ class Negotiator {
   bool has_decisions() const { return !plans_.empty(); }
 
   // Returns true while a request waits for other ranks; the engine then calls check_stalls().
-  bool waiting() const { return !entries_.empty() || open_repeats_ > 0 || !stalls_.empty(); }
+  bool waiting() const { return !entries_.empty() || open_repeats_ > 0 || stalled_.any(); }
 
   // Looks for requests that wait too long. The next flush() sends what it finds.
-  void check_stalls(Clock::time_point now);
+  void check_stalls(Clock::time_point now) {
+    if (!closed_) stalled_.check(now);
+  }
 
-  // Returns true if ranks may wait for each other with different verbs. See verb_mismatch.cc.
-  bool suspects() const { return !suspicions_.empty(); }
+  // Returns true if ranks may wait for each other with different verbs.
+  bool suspects() const { return stalled_.suspects(); }
   // Records that a thread of this rank waits for the request of this name. The caller has executed all decisions, so
   // the request is not decided.
-  void record_waiter(const std::string& name);
+  void record_waiter(const std::string& name) { stalled_.record_waiter(name); }
 
   // Adds a decision to the next plan. Called at the root only.
   void propose(Decision decision) { extra_.push_back(std::move(decision)); }
@@ -103,22 +102,6 @@ class Negotiator {
     Clock::time_point since;
     Clock::time_point warned;
   };
-  struct Stall {
-    StallReport report;
-    Clock::time_point since;
-    Clock::time_point warned;
-    bool due = false;    // a report came since the last warning
-    bool fresh = false;  // a report came since the last look; reports of other nodes may follow
-  };
-
-  // A name under which every rank may wait for another verb, from the root's decision until a request of the name is
-  // decided.
-  struct Suspicion {
-    std::uint64_t changes = 0;  // changes_ after that decision
-    std::vector<bool> blocked;  // by source: all of its ranks wait for a request of the name
-    bool reported = false;      // all sources are blocked
-    Clock::time_point since{};  // root: the first look at it
-  };
 
   // A request that an id had before its present one.
   struct FormerRequest {
@@ -131,6 +114,10 @@ class Negotiator {
   static bool works_with_joined_ranks(Verb verb) {
     return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::barrier;
   }
+
+  void visit_open(const Visitor& visitor) override;
+  RankSet submitters_of(const std::string& name) const override;
+  const RankSet& joined() const override { return joined_; }
 
   std::size_t sources() const { return tree_.children.size() + 1; }
   std::size_t source_of(int child) const;
@@ -149,10 +136,6 @@ class Negotiator {
   void complete_if_ready(const std::string& name);
   void complete_all_ready();
   void receive_report(std::size_t source, const Report& report, Clock::time_point now);
-  const std::vector<bool>* submitted_sources(const std::string& name) const;
-  RankSet present(const std::vector<bool>& have) const;
-  void check_stall(const Request& request, const std::vector<bool>& have, Clock::time_point since,
-                   Clock::time_point& warned, Clock::time_point now);
   void check_rank(int rank) const;
   void check_ranks(const RankSet& ranks) const;
   void check_ranks(const Report& report) const;
@@ -163,27 +146,6 @@ class Negotiator {
   void give_id(std::uint32_t id, const Request& request);
   std::shared_ptr<const Request> former_request(std::uint32_t id, const Report& report) const;
   void decide_joined(std::vector<Decision>& plan);
-  void add_stall_report(StallReport report, Clock::time_point now);
-  void remove_stall(const std::string& name);
-  void warn_of_stalls(Clock::time_point now);
-  void warn_of_stall(const Stall& waiting, Clock::time_point now);
-  void describe_longest_wait(Plan& plan, Clock::time_point now);
-  RankSet missing(const RankSet& present) const;
-  std::string describe(const RankSet& ranks) const;
-
-  // The name that the caller gave → the same name with each verb in front → ranks that submitted it. See
-  // verb_mismatch.cc.
-  using Names = std::map<std::string, RankSet>;
-  using Calls = std::map<std::string, Names>;
-  Calls open_calls(Clock::time_point now, std::chrono::milliseconds waited) const;
-  void check_verbs(Clock::time_point now);
-  void check_names(const std::string& plain, const Names& names, Clock::time_point now);
-  void suspect(const std::string& plain);
-  void end_suspicion(const Decision& decision);
-  void receive_blocked(std::size_t source, const Report& report);
-  void report_if_blocked(const std::string& plain, Suspicion& suspicion);
-  void fail_blocked(const std::vector<std::string>& blocked, const Plan& plan, Clock::time_point now);
-  void fail_mismatch(const std::string& plain, const Names& names);
   void record_failure(const std::string& name);
   void remove_submissions(const std::string& name);
   bool is_outdated(const std::string& name, const Report& report) const;
@@ -200,11 +162,8 @@ class Negotiator {
   std::vector<Decision> extra_;              // root: further decisions for the next plan, such as warnings
   std::deque<std::vector<Decision>> plans_;  // for this rank
   RankSet joined_;
-  std::vector<int> join_order_;          // root: in the order of arrival
-  std::map<std::string, Stall> stalls_;  // root: stalled names
-  // Other nodes: names of a mismatch that were reported to the root, and the number of ranks in the report.
-  std::map<std::string, std::size_t> reported_mismatches_;
-  std::map<std::string, Suspicion> suspicions_;  // by the name without a verb
+  std::vector<int> join_order_;  // root: in the order of arrival
+  StalledRequests stalled_;
   std::uint64_t changes_ = 0;  // number of decisions that change the meaning of a name or an id, the same on all ranks
   std::map<std::string, std::uint64_t> failed_names_;  // names → changes_ then, until all children have applied it
   std::vector<FormerRequest> former_requests_;         // in the order of the changes, until all children know of them

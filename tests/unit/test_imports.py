@@ -96,13 +96,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.
 INSTALLED_BESIDE = "names/perseus/__init__.py"
 
+CONTROL_WITHOUT_STALLS = ("messages", "negotiator_options", "rank_set", "request", "serialization", "tree")
 # For each folder of csrc/, the beginnings of paths that its files may include. Its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {
     "base": (),
     "device": ("base/",),
     "bootstrap": ("base/",),
     "transport": ("base/", "device/", "bootstrap/"),
-    "control": ("base/", "transport/control_channel.h"),
+    "control": ("base/", "transport/control_channel.h", "stall/stalled_requests.h"),
+    # No header here includes the negotiator's, which owns a part of this folder.
+    "stall": ("base/", "bootstrap/", *(f"control/{name}.h" for name in CONTROL_WITHOUT_STALLS)),
     "engine": (
         *("base/", "device/", "control/", "tune/", "trace/", "bootstrap/"),
         *("transport/transport.h", "transport/control_channel.h", "transport/fabric.h", "transport/device_transport.h"),
