@@ -44,6 +44,11 @@ void RankSet::remove(const RankSet& other) {
   runs_ = std::move(rest);
 }
 
+bool RankSet::contains(int rank) const {
+  const auto above = std::ranges::upper_bound(runs_, rank, {}, &Run::first);
+  return above != runs_.begin() && rank < std::prev(above)->end;
+}
+
 std::size_t RankSet::size() const {
   std::size_t count = 0;
   for (const auto& run : runs_) count += static_cast<std::size_t>(run.end - run.first);

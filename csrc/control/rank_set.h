@@ -27,6 +27,7 @@ class RankSet {
   void add_run(Run run);
   void remove(const RankSet& other);
 
+  bool contains(int rank) const;
   bool empty() const { return runs_.empty(); }
   std::size_t size() const;
   int lowest() const { return runs_.front().first; }

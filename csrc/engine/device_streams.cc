@@ -71,7 +71,7 @@ void DeviceStreams::connect(const DeviceTransports& transports, int streams) {
     auto stream = device_->make_stream();
     auto transport = transports(device_, stream, exchange, why);
     if (!transport) break;
-    links_.push_back({std::move(stream), std::move(transport), nullptr, QueuedWork(limit_)});
+    links_.push_back({std::move(stream), std::move(transport), nullptr, {}});
   }
   if (!links_.empty()) {
     if (host_.rank() == 0) {
@@ -112,10 +112,11 @@ std::string_view DeviceStreams::name(const Request& request) const {
 Status DeviceStreams::check() {
   for (auto& link : links_) {
     if (auto status = link.transport->check(); !status.ok()) return status;
-    const auto overdue = link.queued.overdue(*device_);
-    if (!overdue) continue;
+    auto& queued = link.queued;
+    while (!queued.empty() && device_->is_done(*queued.front().done)) queued.pop_front();
+    if (queued.empty() || std::chrono::steady_clock::now() - queued.front().since < limit_) continue;
     return {ErrorKind::timed_out,
-            *overdue + " of ranks " + to_string(Shape(world_ranks_.begin(), world_ranks_.end())) + ": " +
+            queued.front().label + " of ranks " + to_string(Shape(world_ranks_.begin(), world_ranks_.end())) + ": " +
                 device_->description() + " is not done with it " + std::to_string(limit_.count() / 1000) +
                 " s after it was queued; check whether a device hangs or is much slower than the others, or raise the "
                 "timeout of the group (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS for the whole job)"};
@@ -177,7 +178,7 @@ Status DeviceStreams::queue(Link& link, const std::vector<BatchItem>& tasks) {
   }
   mark_done(*link.stream, tasks);
   link.last = last_;
-  link.queued.add(label_of(tasks), last_);
+  if (limit_.count() > 0) link.queued.push_back({label_of(tasks), last_, std::chrono::steady_clock::now()});
   zeros_.clear();
   return status;
 }

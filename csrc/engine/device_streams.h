@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +12,6 @@
 
 #include "device/device.h"
 #include "engine/execute.h"
-#include "engine/queued_work.h"
 #include "engine/registry.h"
 #include "transport/device_transport.h"
 
@@ -49,11 +49,16 @@ class DeviceStreams {
   void give_up(const Status& why);
 
  private:
+  struct Queued {
+    std::string label;
+    std::shared_ptr<DeviceEvent> done;
+    std::chrono::steady_clock::time_point since;
+  };
   struct Link {
     std::shared_ptr<const Stream> stream;
     std::unique_ptr<DeviceTransport> transport;
     std::shared_ptr<DeviceEvent> last;  // recorded after the last queued work
-    QueuedWork queued;
+    std::deque<Queued> queued;          // with a limit, what may not be done, in the order of the stream
   };
 
   void connect(const DeviceTransports& transports, int streams);

@@ -13,7 +13,7 @@
 #include "control/negotiator.h"
 #include "engine/device_streams.h"
 #include "engine/nan_check.h"
-#include "engine/progress.h"
+#include "stall/engine_progress.h"
 #include "trace/timeline.h"
 #include "tune/autotuner.h"
 

@@ -26,7 +26,7 @@ ProcessSetEngine::ProcessSetEngine(Tree tree, Link link, EngineOptions options, 
       point_to_point_(*link_.control, tree_.world_ranks),
       tuning_(options_, tree_.is_root(), *link_.transport, negotiator_),
       executor_(*link_.transport, tree_, options_, tracing_, pending_, tuning_, std::move(set_verbs)),
-      stalls_(tree_, *link_.control, pending_, point_to_point_, options_.progress),
+      queries_(tree_, *link_.control, [this](const std::string& name) { return pending_.contains(name); }),
       driver_(*this, *link_.control,
               {.spin = options_.spin, .core = options_.core, .several_hosts = options_.several_hosts}) {
   driver_.start();
@@ -86,19 +86,24 @@ void ProcessSetEngine::finish_pending(Clock::time_point until) {
 }
 
 std::optional<std::vector<int>> ProcessSetEngine::missing(const std::string& name, Clock::time_point until) {
-  const auto query = stalls_.ask(name);
+  struct Query {
+    std::vector<int> ranks;
+    Completion completion;
+  };
+  const auto query = std::make_shared<Query>();
+  queries_.ask(name, [this, query](const RankSet& ranks) {
+    for (const int rank : ranks.ranks()) query->ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
+    query->completion.finish({});
+  });
   wake();
   wait(query->completion, true, until);
-  if (!query->completion.done() || !query->completion.status().ok()) return std::nullopt;
-  std::vector<int> ranks;
-  ranks.reserve(query->missing.size());
-  for (const int rank : query->missing) ranks.push_back(tree_.world_ranks[static_cast<std::size_t>(rank)]);
-  return ranks;
+  if (!query->completion.done()) return std::nullopt;
+  return query->ranks;
 }
 
 bool ProcessSetEngine::expects_progress() {
-  return negotiator_.waiting() || !pending_.empty() || joining_ || point_to_point_.expects() ||
-         stalls_.has_open_queries() || executor_.device_is_busy();
+  return negotiator_.waiting() || !pending_.empty() || joining_ || point_to_point_.expects() || queries_.any() ||
+         executor_.device_is_busy();
 }
 
 // The engine's only catch. An exception that `call` throws fails all pending work with its text. The exception must end
@@ -136,13 +141,13 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
   negotiator_.note_arrivals(traced);
   if (driver_.take_urgent()) negotiator_.request_flush();
   const bool posted = point_to_point_.attend();
-  stalls_.progress_queries(now);
+  queries_.progress(now);
   const bool arrived = take_new_work(now);
   const bool received = receive(now);
   const bool checks = now >= next_check_;
   if (checks) {
     negotiator_.check_stalls(now);
-    stalls_.report_waiting(now);
+    report_waiting(now);
     check_device();
     next_check_ = now + kCheck;
   }
@@ -156,12 +161,23 @@ ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
     execute_plan(plan);
     decided = true;
   }
-  stalls_.clear_waiting(decided);
+  const auto& awaited = options_.progress->awaited();
+  if (decided || (awaited && point_to_point_.awaited() != awaited)) options_.progress->report_waiting({}, now);
   // When all decisions are executed: a waiter of a request that is decided is not blocked.
   if (checks && negotiator_.suspects()) {
     for (const auto& name : pending_.awaited_names()) negotiator_.record_waiter(name);
   }
   return posted || arrived || received || decided || negotiator_.has_news() ? Cycle::busy : Cycle::idle;
+}
+
+void ProcessSetEngine::report_waiting(Clock::time_point now) {
+  EngineProgress::Wait waiting{.label = pending_.any_label()};
+  if (auto operation = waiting.label.empty() ? point_to_point_.awaited() : nullptr) {
+    waiting.from = tree_.world_ranks[static_cast<std::size_t>(operation->peer)];
+    waiting.label = "a message from rank " + std::to_string(waiting.from);
+    waiting.operation = std::move(operation);
+  }
+  options_.progress->report_waiting(std::move(waiting), now);
 }
 
 bool ProcessSetEngine::take_new_work(Clock::time_point now) {
@@ -213,7 +229,7 @@ bool ProcessSetEngine::receive(Clock::time_point now) {
     if (PointToPoint::is_point_to_point(message.bytes)) {
       point_to_point_.receive(message.from, std::move(message.bytes));
     } else if (MissingRankQuery::is_of(message.bytes)) {
-      stalls_.receive(message.from, message.bytes, now);
+      queries_.receive(message.from, message.bytes, now);
     } else if (broken_.ok()) {
       negotiator_.receive(message.from, message.bytes, now);
     }

@@ -19,10 +19,10 @@
 #include "engine/pending_work.h"
 #include "engine/plan_executor.h"
 #include "engine/point_to_point.h"
-#include "engine/stall_reporter.h"
 #include "engine/tracing.h"
 #include "engine/tuning.h"
 #include "engine/work_item.h"
+#include "stall/engine_queries.h"
 #include "transport/fabric.h"
 
 namespace perseus {
@@ -47,8 +47,8 @@ using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
 // Engines are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
 //
 // A cycle takes what was submitted, receives messages, sends reports up the tree and plans down, and executes plans.
-// The driver decides which thread runs a cycle and when; the plan executor moves data; the stall reporter answers which
-// ranks are missing. This class connects them, and decides what happens when something fails.
+// The driver decides which thread runs a cycle and when; the plan executor moves data; missing-rank queries find ranks
+// that have not submitted a request. This class connects them, and decides what happens when something fails.
 class ProcessSetEngine final : private Driven {
  public:
   ProcessSetEngine(Tree tree, Link link, EngineOptions options, Liveness& liveness, SetVerbs set_verbs);
@@ -120,6 +120,7 @@ class ProcessSetEngine final : private Driven {
   void guarded(const Call& call);
   void end_by_exception(const Status& why);
   Cycle run_cycle();
+  void report_waiting(Clock::time_point now);
   bool take_new_work(Clock::time_point now);
   bool take_join();
   void begin_join();
@@ -155,7 +156,7 @@ class ProcessSetEngine final : private Driven {
   PointToPoint point_to_point_;
   EngineTuning tuning_;
   PlanExecutor executor_;
-  StallReporter stalls_;
+  EngineQueries queries_;
   std::shared_ptr<Completion> joining_;
   Status broken_;
   Clock::time_point burst_since_{};

@@ -17,7 +17,7 @@
 #include "bootstrap/topology.h"
 #include "device/device.h"
 #include "engine/process_set_engine.h"
-#include "engine/stall_watch.h"
+#include "stall/stall_watch.h"
 #include "transport/device_transport.h"
 #include "transport/fabric.h"
 

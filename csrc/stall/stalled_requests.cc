@@ -123,12 +123,12 @@ void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
   if (auto others = missing(stall.report.present); stall.report.present != described_ || others != described_missing_) {
     described_ = stall.report.present;
     described_missing_ = std::move(others);
-    description_ = "submitted by " + describe(described_) + ", not by " + describe(described_missing_);
+    description_ = " s: submitted by " + describe(described_) + ", not by " + describe(described_missing_);
   }
   Decision decision;
   decision.request.name = stall.report.name;
   decision.text = stall.report.label + (over ? " timed out after a timeout of " : " has waited ") +
-                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s: " + description_ +
+                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + description_ +
                   ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
                   "taken another branch.";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;

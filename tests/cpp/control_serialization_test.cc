@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "control/messages.h"
-#include "control/missing_rank_query.h"
+#include "stall/missing_rank_query.h"
 #include "control/serialization.h"
 #include "control_requests.h"
 #include "engine/point_to_point.h"

@@ -1,5 +1,5 @@
 // Tests the stall watch with many ranks of one host, whose watches and threads are those of real ranks.
-#include "engine/stall_watch.h"
+#include "stall/stall_watch.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

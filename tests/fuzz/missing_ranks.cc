@@ -2,8 +2,8 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "control/missing_rank_query.h"
 #include "fuzz_input.h"
+#include "stall/missing_rank_query.h"
 
 using namespace perseus;
 

@@ -105,9 +105,12 @@ INCLUDES: dict[str, tuple[str, ...]] = {
     "transport": ("base/", "device/", "bootstrap/"),
     "control": ("base/", "transport/control_channel.h", "stall/stalled_requests.h"),
     # No header here includes the negotiator's, which owns a part of this folder.
-    "stall": ("base/", "bootstrap/", *(f"control/{name}.h" for name in CONTROL_WITHOUT_STALLS)),
+    "stall": (
+        *("base/", "bootstrap/", "transport/control_channel.h"),
+        *(f"control/{name}.h" for name in CONTROL_WITHOUT_STALLS),
+    ),
     "engine": (
-        *("base/", "device/", "control/", "tune/", "trace/", "bootstrap/"),
+        *("base/", "device/", "control/", "stall/", "tune/", "trace/", "bootstrap/"),
         *("transport/transport.h", "transport/control_channel.h", "transport/fabric.h", "transport/device_transport.h"),
         "transport/all_or_none.h",
     ),

@@ -1,4 +1,4 @@
-#include "engine/stall_watch.h"
+#include "stall/stall_watch.h"
 
 #include <pthread.h>
 
@@ -38,10 +38,6 @@ milliseconds since(std::chrono::steady_clock::time_point then, std::chrono::stea
   return std::chrono::duration_cast<milliseconds>(now - then);
 }
 
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 }  // namespace
 
 StallWatch::StallWatch(const Topology& topology, bool has_local_watch, Liveness& liveness, milliseconds patience)
@@ -72,7 +68,7 @@ void StallWatch::start(std::vector<Watch*> watches) {
   }
   {
     const std::scoped_lock lock(mutex_);
-    query_.set_neighbours(std::move(neighbours));
+    query_.set_neighbours(neighbours);
     watches_ = std::move(watches);
   }
   thread_ = start_thread([this] { run(); });
@@ -99,14 +95,15 @@ std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const Negotia
   auto progress = std::make_shared<EngineProgress>();
   Watched watched;
   watched.progress = progress;
-  watched.members = tree.world_ranks;
-  watched.several_hosts = std::ranges::any_of(
-      watched.members, [&](int rank) { return topology_.host_of(rank) != topology_.host_of(watched.members.front()); });
+  for (const int rank : tree.world_ranks) {
+    watched.members.add(rank);
+    watched.several_hosts |= topology_.host_of(rank) != topology_.host_of(tree.world_ranks.front());
+  }
   watched.warning = options.stall_warning;
   watched.shutdown = options.stall_shutdown;
   if (!tree.is_root()) {
-    watched.leaders.push_back(tree.world_ranks.front());
-    if (tree.parent != 0) watched.leaders.push_back(tree.world_ranks[static_cast<std::size_t>(tree.parent)]);
+    watched.leaders.add(tree.world_ranks.front());
+    watched.leaders.add(tree.world_ranks[static_cast<std::size_t>(tree.parent)]);
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -211,13 +208,13 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
   if (over || late(since(watched.asked, now), limit)) query_.ask({engine, -1}, watched.members, now, over);
 }
 
-std::vector<int> StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
-  return waiting.from < 0 ? watched.leaders : std::vector<int>{waiting.from};
+RankSet StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
+  return waiting.from < 0 ? watched.leaders : RankSet{waiting.from};
 }
 
 void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_point now, News& news) {
   const auto found = engines_.find(verdict.point.engine);
-  if (found == engines_.end() || contains(verdict.silent, rank_) || contains(verdict.behind, rank_)) return;
+  if (found == engines_.end() || verdict.silent.contains(rank_) || verdict.behind.contains(rank_)) return;
   auto& watched = found->second;
   const auto progress = watched.progress.lock();
   if (!progress) return;
@@ -227,8 +224,7 @@ void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_poi
     if (step.active || waiting.label.empty() || waiting.since != watched.waiting) return;
     watched.asked = now;
     const auto asked = asked_about(watched, waiting);
-    const bool silent =
-        std::any_of(verdict.silent.begin(), verdict.silent.end(), [&](int rank) { return contains(asked, rank); });
+    const bool silent = std::ranges::any_of(asked.ranks(), [&](int rank) { return verdict.silent.contains(rank); });
     const auto what = waiting.label + (waiting.from < 0 ? " waits to be agreed on, for " : " does not come, for ");
     if (silent) report(watched, verdict, what, since(waiting.since, now), news);
     return;
@@ -260,28 +256,27 @@ void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict&
   if (watched.shutdown.count() > 0 && verdict.last) {
     const auto& blamed = verdict.silent.empty() ? verdict.behind : verdict.silent;
     const auto too_long = "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text;
-    news.losses.push_back({.rank = blamed.front(), .text = too_long, .stalled = true});
+    news.losses.push_back({.rank = blamed.lowest(), .text = too_long, .stalled = true});
   } else if (watched.warning.count() > 0) {
     news.warnings.push_back(text + (verdict.silent.empty() ? kHintForBehind : kHintForSilent));
   }
 }
 
 std::string StallWatch::who(const MissingRankQuery::Verdict& verdict) const {
-  const auto several = [](const std::vector<int>& ranks) { return ranks.size() > 1; };
   std::string text;
   if (!verdict.silent.empty()) {
-    text = names_of(verdict.silent) + (several(verdict.silent) ? " do not answer" : " does not answer");
+    text = names_of(verdict.silent) + (verdict.silent.size() > 1 ? " do not answer" : " does not answer");
   }
   if (!verdict.behind.empty()) {
     text += (text.empty() ? "" : ", and ") + names_of(verdict.behind) +
-            (several(verdict.behind) ? " have not come to it" : " has not come to it");
+            (verdict.behind.size() > 1 ? " have not come to it" : " has not come to it");
   }
   return verdict.more == 0 ? text : text + ", and " + std::to_string(verdict.more) + " more like these";
 }
 
-std::string StallWatch::names_of(const std::vector<int>& ranks) const {
+std::string StallWatch::names_of(const RankSet& ranks) const {
   std::string text;
-  for (const int rank : ranks) {
+  for (const int rank : ranks.ranks()) {
     const auto& hosts = topology_.host_names();
     const auto place = static_cast<std::size_t>(rank);
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);

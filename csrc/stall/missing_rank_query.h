@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "control/rank_set.h"
+
 namespace perseus {
 
 class Writer;
@@ -49,10 +51,10 @@ class MissingRankQuery {
   struct Verdict {
     ProgressPoint point;
     int asker = 0;
-    std::vector<int> silent;  // ranks that do not answer
-    std::vector<int> behind;  // ranks that answer that they have not reached the point
-    int more = 0;             // number of such ranks beyond those listed
-    bool last = false;        // the rank that asked fails the collective now
+    RankSet silent = {};  // ranks that do not answer
+    RankSet behind = {};  // ranks that answer that they have not reached the point
+    int more = 0;         // number of such ranks beyond those listed
+    bool last = false;    // the rank that asked fails the collective now
   };
 
   // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this
@@ -63,7 +65,7 @@ class MissingRankQuery {
 
   // Sets the neighbours to which a connection exists; at first, these are all. Ranks without a connection are
   // unreachable and never blamed.
-  void set_neighbours(std::vector<int> ranks) { neighbours_ = std::move(ranks); }
+  void set_neighbours(const std::vector<int>& ranks);
 
   // Returns true if the bytes are a message of a query. No other control message has the same first byte.
   static bool is_of(std::string_view bytes) { return !bytes.empty() && bytes[0] == kMark; }
@@ -71,7 +73,7 @@ class MissingRankQuery {
   // Starts a query. Does nothing while a query for the same point is in progress, of this rank or of another rank: its
   // verdict serves both. `members` are the ranks that must reach the point; all ranks that ask about a point give the
   // same. `last`: see Verdict.
-  void ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now, bool last = false);
+  void ask(const ProgressPoint& point, const RankSet& members, Clock::time_point now, bool last = false);
 
   // Handles a message of a neighbour. Throws Error(transport) if it is malformed.
   void receive(int from, std::string_view bytes, Clock::time_point now);
@@ -93,14 +95,14 @@ class MissingRankQuery {
 
   // A query of this rank that waits for answers.
   struct Poll {
-    std::vector<int> members;
-    std::map<int, Progress> answers;
-    std::vector<int> unreachable;  // ranks to which a neighbour has no connection
-    Clock::duration left;          // until the timeout; negative if round trips take longer
+    RankSet members;
+    Clock::duration left;  // until the timeout; negative if round trips take longer
     bool last;
+    RankSet answered = {}, behind = {};
+    RankSet unreachable = {};  // ranks to which a neighbour has no connection
     // The slowest round trip from each rank to its neighbours, without the one on the way here, as far as known. The
     // sum is no less than the round trip of any route.
-    std::map<int, std::chrono::milliseconds> round_trips;
+    std::map<int, std::chrono::milliseconds> round_trips = {};
     Clock::duration asked = left;  // `left` at the last question
 
     bool is_over() const;
@@ -117,13 +119,11 @@ class MissingRankQuery {
   void forward(const std::string& bytes, int from);
   void send_towards(int rank, std::string bytes);
   int next_hop(int from, int to) const;
-  std::vector<int> adjacent() const;
-  std::vector<int> missing_neighbours() const;
-  void record_answer(const ProgressPoint& point, int rank, Progress progress, const std::vector<int>& unreachable,
+  bool is_rank(int rank) const { return rank >= 0 && rank < static_cast<int>(parents_.size()); }
+  void record_answer(const ProgressPoint& point, int rank, Progress progress, const RankSet& unreachable,
                      std::chrono::milliseconds round_trip);
   std::chrono::milliseconds slowest_round_trip(int except) const;
   void finish(const ProgressPoint& point, const Poll& poll);
-  bool is_on_route(int rank, const std::vector<int>& members) const;
 
   int rank_;
   std::vector<int> parents_;
@@ -131,7 +131,8 @@ class MissingRankQuery {
   std::chrono::milliseconds timeout_;
   std::size_t most_listed_;
   RoundTrip round_trip_;
-  std::vector<int> neighbours_;
+  std::vector<int> neighbours_;  // in the tree
+  RankSet unconnected_;          // further neighbours in the tree
   std::map<ProgressPoint, Poll> polls_;
   std::map<ProgressPoint, Other> other_queries_;
   Clock::time_point looked_{};

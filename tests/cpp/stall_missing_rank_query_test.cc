@@ -5,21 +5,21 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "control/missing_rank_query.h"
+#include "stall/missing_rank_query.h"
 
 namespace perseus {
 namespace {
 
 using std::chrono::milliseconds;
 using Clock = MissingRankQuery::Clock;
-using Ranks = std::vector<int>;
+using Ranks = RankSet;
+using Parents = std::vector<int>;
 
 const ProgressPoint kPoint{7, 3};
 constexpr milliseconds kTimeout{100};
@@ -29,7 +29,7 @@ constexpr std::size_t kMostListed = 16;
 class QueryJob {
  public:
   explicit QueryJob(std::set<int> stopped = {}, const std::set<int>& behind = {},
-                    const Ranks& parents = {-1, 0, 0, 2, 0, 4})
+                    const Parents& parents = {-1, 0, 0, 2, 0, 4})
       : stopped_(std::move(stopped)) {
     for (int rank = 0; rank < static_cast<int>(parents.size()); ++rank) {
       const bool late = behind.contains(rank);
@@ -41,8 +41,8 @@ class QueryJob {
 
   MissingRankQuery& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   Ranks everybody() const {
-    Ranks all(ranks_.size());
-    std::iota(all.begin(), all.end(), 0);
+    Ranks all;
+    all.add_run({0, static_cast<int>(ranks_.size())});
     return all;
   }
 
@@ -166,7 +166,7 @@ TEST(MissingRankQuery, OneQueryPerPointIsEnough) {
 }
 
 TEST(MissingRankQuery, OfRanksThatAskAtOnceTheLowestGetsTheAnswers) {
-  Ranks parents(64, 0);
+  Parents parents(64, 0);
   parents[0] = -1;
   QueryJob job({40}, {}, parents);
   for (int rank = 63; rank > 0; --rank) job.at(rank).ask(kPoint, job.everybody(), job.start);
@@ -201,8 +201,8 @@ class SlowJob {
   SlowJob(std::set<int> stopped, milliseconds one_way) : stopped_(std::move(stopped)), one_way_(one_way) {
     for (int rank = 0; rank < 6; ++rank) {
       ranks_.push_back(std::make_unique<MissingRankQuery>(
-          rank, Ranks{-1, 0, 0, 2, 0, 4}, [](const ProgressPoint&) { return Progress::reached; }, kTimeout, kMostListed,
-          [this, rank](int neighbour) { return round_trip(rank, neighbour); }));
+          rank, Parents{-1, 0, 0, 2, 0, 4}, [](const ProgressPoint&) { return Progress::reached; }, kTimeout,
+          kMostListed, [this, rank](int neighbour) { return round_trip(rank, neighbour); }));
     }
   }
 
@@ -287,7 +287,7 @@ TEST(MissingRankQuery, RanksWithoutAConnectionAreNotBlamed) {
 
 TEST(MissingRankQuery, RanksBeyondTheLimitAreCounted) {
   constexpr int kSize = 100;
-  Ranks parents(kSize, 0);
+  Parents parents(kSize, 0);
   parents[0] = -1;
   std::set<int> stopped, behind;
   for (int rank = 1; rank < kSize; ++rank) (rank % 2 == 0 ? stopped : behind).insert(rank);

@@ -14,10 +14,10 @@
 #include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
 #include "bootstrap/watch.h"
-#include "control/missing_rank_query.h"
-#include "control/negotiator.h"
+#include "control/negotiator_options.h"
 #include "control/tree.h"
-#include "engine/progress.h"
+#include "stall/engine_progress.h"
+#include "stall/missing_rank_query.h"
 
 namespace perseus {
 
@@ -52,8 +52,8 @@ class StallWatch {
 
   struct Watched {
     std::weak_ptr<EngineProgress> progress;
-    std::vector<int> members;  // world ranks
-    std::vector<int> leaders;  // the members through which this rank's reports go
+    RankSet members;  // world ranks
+    RankSet leaders;  // the members through which this rank's reports go
     bool several_hosts = false;
     std::chrono::milliseconds warning, shutdown;
     EngineProgress::Step step;    // as last read
@@ -73,13 +73,13 @@ class StallWatch {
   News look(Clock::time_point now);
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);
   // Returns the ranks whose silence would explain the stall.
-  static std::vector<int> asked_about(const Watched& watched, const EngineProgress::Wait& waiting);
+  static RankSet asked_about(const Watched& watched, const EngineProgress::Wait& waiting);
   void judge(const MissingRankQuery::Verdict& verdict, Clock::time_point now, News& news);
   void report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,
               std::chrono::milliseconds waited, News& news) const;
   void send_messages();
   std::string who(const MissingRankQuery::Verdict& verdict) const;
-  std::string names_of(const std::vector<int>& ranks) const;
+  std::string names_of(const RankSet& ranks) const;
   std::chrono::milliseconds period() const;
 
   int rank_;

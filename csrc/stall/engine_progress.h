@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "control/request.h"
 
@@ -27,6 +27,7 @@ class EngineProgress {
     std::string label;  // empty: none
     Clock::time_point since{};
     int from = -1;  // the world rank that has to send a message; -1: waits for a decision
+    std::shared_ptr<const void> operation = nullptr;  // the receive that waits for it
   };
 
   // Called by the driver of the engine. `request` must live until end(); `more` counts requests that are executed with
@@ -40,11 +41,17 @@ class EngineProgress {
     const std::scoped_lock lock(mutex_);
     current_.store(nullptr, std::memory_order_relaxed);
   }
-  // Sets the request that waits for a decision, or the receive that waits for a message.
-  void set_waiting(Wait wait) {
+  // Reports a request that waits while nothing is decided, or a receive whose message does not come: the rank that has
+  // to decide, or to send, may be stopped. Without a label, nothing waits. `now` is the time since which it waits,
+  // unless the last report was about the same.
+  void report_waiting(Wait waiting, Clock::time_point now) {
+    if (waiting.label.empty() && waiting_.label.empty()) return;
     const std::scoped_lock lock(mutex_);
-    waiting_ = std::move(wait);
+    const bool is_same = !waiting_.label.empty() && waiting_.operation == waiting.operation;
+    waiting.since = is_same ? waiting_.since : now;
+    waiting_ = std::move(waiting);
   }
+  const std::shared_ptr<const void>& awaited() const { return waiting_.operation; }
 
   // Thread-safe.
   Step step() const {
@@ -68,7 +75,7 @@ class EngineProgress {
   std::atomic<std::int64_t> number_{-1};
   std::atomic<std::size_t> more_{0};
   std::atomic<const Request*> current_{nullptr};
-  std::mutex mutex_;  // guards waiting_, and what current_ points to
+  std::mutex mutex_;  // guards waiting_, which only the driver changes, and what current_ points to
   Wait waiting_;
 };
 

@@ -1,4 +1,4 @@
-#include "control/missing_rank_query.h"
+#include "stall/missing_rank_query.h"
 
 #include <algorithm>
 
@@ -9,14 +9,10 @@ namespace perseus {
 namespace {
 
 // Limits the ranks in an answer, so that it fits into a message of a watch connection.
-constexpr std::size_t kMostUnreachable = 32;
+constexpr std::size_t kMostUnconnected = 32;
 
 // A longer time in an answer is malformed.
 constexpr std::chrono::milliseconds kLongestRoundTrip = std::chrono::hours(24);
-
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
 
 }  // namespace
 
@@ -27,8 +23,20 @@ MissingRankQuery::MissingRankQuery(int rank, std::vector<int> parents, HowFar ho
       how_far_(std::move(how_far)),
       timeout_(timeout),
       most_listed_(most_listed),
-      round_trip_(std::move(round_trip)),
-      neighbours_(adjacent()) {}
+      round_trip_(std::move(round_trip)) {
+  const int parent = parents_[static_cast<std::size_t>(rank_)];
+  for (int other = 0; is_rank(other); ++other) {
+    if (other == parent || parents_[static_cast<std::size_t>(other)] == rank_) neighbours_.push_back(other);
+  }
+}
+
+void MissingRankQuery::set_neighbours(const std::vector<int>& ranks) {
+  std::erase_if(neighbours_, [&](int rank) {
+    if (std::ranges::find(ranks, rank) != ranks.end()) return false;
+    if (unconnected_.size() < kMostUnconnected) unconnected_.add(rank);
+    return true;
+  });
+}
 
 Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, int asker) {
   Writer to;
@@ -41,13 +49,11 @@ Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, in
   return to;
 }
 
-void MissingRankQuery::ask(const ProgressPoint& point, const std::vector<int>& members, Clock::time_point now,
-                           bool last) {
+void MissingRankQuery::ask(const ProgressPoint& point, const RankSet& members, Clock::time_point now, bool last) {
   if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second.until) return;
-  const auto [poll, is_new] = polls_.try_emplace(point, Poll{members, {}, {}, timeout_, last, {}});
-  if (!is_new) return;
+  if (!polls_.try_emplace(point, Poll{.members = members, .left = timeout_, .last = last}).second) return;
   forward(begin_message(Kind::question, point, rank_).take(), rank_);
-  record_answer(point, rank_, Progress::reached, missing_neighbours(), slowest_round_trip(rank_));
+  record_answer(point, rank_, Progress::reached, unconnected_, slowest_round_trip(rank_));
 }
 
 void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_point now) {
@@ -57,7 +63,7 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
                 "missing-rank query: a message from another rank is malformed; check that all ranks run the same "
                 "version of perseus_like");
   };
-  const auto is_rank = [&](int rank) { return rank >= 0 && rank < static_cast<int>(parents_.size()); };
+  const auto are_ranks = [&](const RankSet& ranks) { return ranks.empty() || is_rank(ranks.runs().back().end - 1); };
   require(is_of(bytes));
   Reader message(bytes.substr(1));
   const auto kind = message.number();
@@ -70,9 +76,10 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
       if (asker != rank_) return send_towards(asker, std::string(bytes));
       const int rank = message.small_number();
       const auto progress = message.number() == 0 ? Progress::reached : Progress::behind;
-      const auto unreachable = message.numbers();
+      const auto unreachable = message.ranks();
       const auto round_trip = message.number();
-      require(round_trip <= static_cast<std::uint64_t>(kLongestRoundTrip.count()));
+      require(is_rank(rank) && are_ranks(unreachable) &&
+              round_trip <= static_cast<std::uint64_t>(kLongestRoundTrip.count()));
       return record_answer(point, rank, progress, unreachable, std::chrono::milliseconds(round_trip));
     }
     case Kind::superseded: {
@@ -87,9 +94,8 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
           found != other_queries_.end() && found->second.asker == asker) {
         other_queries_.erase(found);
       }
-      Verdict verdict{
-          point, asker, message.numbers(), message.numbers(), message.small_number(), message.number() != 0};
-      require(std::ranges::all_of(verdict.silent, is_rank) && std::ranges::all_of(verdict.behind, is_rank));
+      Verdict verdict{point, asker, message.ranks(), message.ranks(), message.small_number(), message.number() != 0};
+      require(are_ranks(verdict.silent) && are_ranks(verdict.behind));
       verdicts_.push_back(std::move(verdict));
       return forward(std::string(bytes), from);
     }
@@ -114,7 +120,7 @@ void MissingRankQuery::receive_question(int from, const ProgressPoint& point, in
   auto answer = begin_message(Kind::answer, point, asker);
   answer.signed_number(rank_);
   answer.number(static_cast<std::uint64_t>(how_far_(point)));
-  answer.numbers(missing_neighbours());
+  answer.ranks(unconnected_);
   answer.number(static_cast<std::uint64_t>(round_trip.count()));
   send_towards(asker, answer.take());
 }
@@ -187,73 +193,51 @@ int MissingRankQuery::next_hop(int from, int to) const {
   return parents_[static_cast<std::size_t>(from)];
 }
 
-// Returns this rank's neighbours in the tree.
-std::vector<int> MissingRankQuery::adjacent() const {
-  std::vector<int> ranks;
-  const int parent = parents_[static_cast<std::size_t>(rank_)];
-  for (int rank = 0; rank < static_cast<int>(parents_.size()); ++rank) {
-    if (parents_[static_cast<std::size_t>(rank)] == rank_ || parent == rank) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-std::vector<int> MissingRankQuery::missing_neighbours() const {
-  auto missing = adjacent();
-  std::erase_if(missing, [&](int rank) { return contains(neighbours_, rank); });
-  missing.resize(std::min(missing.size(), kMostUnreachable));
-  return missing;
-}
-
 void MissingRankQuery::record_answer(const ProgressPoint& point, int rank, Progress progress,
-                                     const std::vector<int>& unreachable, std::chrono::milliseconds round_trip) {
+                                     const RankSet& unreachable, std::chrono::milliseconds round_trip) {
   const auto found = polls_.find(point);
   if (found == polls_.end()) return;
   auto& poll = found->second;
-  poll.answers[rank] = progress;
+  poll.answered.add(rank);
+  if (progress == Progress::behind) poll.behind.add(rank);
   poll.round_trips[rank] = std::max(poll.round_trips[rank], round_trip);
-  poll.unreachable.insert(poll.unreachable.end(), unreachable.begin(), unreachable.end());
-  const bool all =
-      std::all_of(poll.members.begin(), poll.members.end(), [&](int member) { return poll.answers.contains(member); });
-  if (!all) return;
+  poll.unreachable.add(unreachable);
+  auto others = poll.members;
+  others.remove(poll.answered);
+  if (!others.empty()) return;
   finish(point, poll);
   polls_.erase(found);
 }
 
+// Of the ranks without an answer on the way to a member, only the nearest is silent: nothing is known about the others.
 void MissingRankQuery::finish(const ProgressPoint& point, const Poll& poll) {
-  Verdict verdict{point, rank_, {}, {}, 0, poll.last};
-  const auto blame = [&](std::vector<int>& ranks, int rank) {
-    if (verdict.silent.size() + verdict.behind.size() < most_listed_) {
-      ranks.push_back(rank);
-    } else {
+  RankSet silent;
+  auto others = poll.members;
+  others.remove(poll.answered);
+  for (int rank : others.ranks()) {
+    for (int next = next_hop(rank, rank_); !poll.answered.contains(next); next = next_hop(rank, rank_)) rank = next;
+    if (!poll.unreachable.contains(rank)) silent.add(rank);
+  }
+  Verdict verdict{.point = point, .asker = rank_, .silent = {}, .behind = {}, .last = poll.last};
+  auto blamed = poll.behind;
+  blamed.add(silent);
+  std::size_t listed = 0;
+  for (const int rank : blamed.ranks()) {
+    const bool is_silent = silent.contains(rank);
+    if (!is_silent && !poll.members.contains(rank)) continue;
+    if (++listed > most_listed_) {
       ++verdict.more;
-    }
-  };
-  for (int rank = 0; rank < static_cast<int>(parents_.size()); ++rank) {
-    const auto answer = poll.answers.find(rank);
-    if (answer != poll.answers.end()) {
-      if (answer->second == Progress::behind && contains(poll.members, rank)) blame(verdict.behind, rank);
-    } else if (poll.answers.contains(next_hop(rank, rank_)) && !contains(poll.unreachable, rank) &&
-               is_on_route(rank, poll.members)) {
-      blame(verdict.silent, rank);
+    } else {
+      (is_silent ? verdict.silent : verdict.behind).add(rank);
     }
   }
   auto message = begin_message(Kind::verdict, point, rank_);
-  message.numbers(verdict.silent);
-  message.numbers(verdict.behind);
+  message.ranks(verdict.silent);
+  message.ranks(verdict.behind);
   message.signed_number(verdict.more);
   message.number(verdict.last ? 1 : 0);
   forward(message.take(), rank_);
   verdicts_.push_back(std::move(verdict));
-}
-
-// Returns true if the rank is a member or lies on the route to one.
-bool MissingRankQuery::is_on_route(int rank, const std::vector<int>& members) const {
-  return std::any_of(members.begin(), members.end(), [&](int member) {
-    for (int at = member; at != rank_ && at >= 0; at = next_hop(at, rank_)) {
-      if (at == rank) return true;
-    }
-    return false;
-  });
 }
 
 }  // namespace perseus
