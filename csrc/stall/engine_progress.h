@@ -22,6 +22,7 @@ class EngineProgress {
   struct Step {
     std::int64_t number = -1;  // of the collective begun last, the same on all ranks; -1: none
     bool active = false;       // the collective has not ended
+    bool operator==(const Step&) const = default;
   };
   struct Wait {
     std::string label;  // empty: none

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "bootstrap/host_watch.h"
+#include "stall/stalled_requests.h"
 
 namespace perseus {
 namespace {
@@ -27,11 +28,6 @@ std::uint64_t number_of(const std::vector<int>& members) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const int rank : members) hash = (hash ^ static_cast<std::uint64_t>(rank)) * 0x100000001b3;
   return hash;
-}
-
-std::string seconds_text(milliseconds time) {
-  const auto tenths = (time.count() + 50) / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
 milliseconds since(std::chrono::steady_clock::time_point then, std::chrono::steady_clock::time_point now) {
@@ -181,34 +177,27 @@ void StallWatch::look_at(std::uint64_t engine, Watched& watched, Clock::time_poi
   const auto progress = watched.progress.lock();
   if (!progress) return;
   const auto step = progress->step();
-  const auto late = [&](milliseconds waited, milliseconds limit) { return limit.count() > 0 && waited >= limit; };
-  if (step.active) {
-    if (was_stopped || !watched.step.active || watched.step.number != step.number) {
-      watched.step = step;
-      watched.since = watched.warned = watched.asked = now;
-    }
-    const bool over = late(since(watched.since, now), watched.shutdown) && since(watched.asked, now) >= patience_;
-    if (over || late(since(watched.warned, now), watched.warning)) {
-      query_.ask({engine, step.number}, watched.members, now, over);
-    }
-    return;
-  }
-  watched.step = step;
-  const auto waiting = progress->waiting();
-  const auto asked = asked_about(watched, waiting);
-  if (waiting.label.empty() || asked.empty()) return;
-  if (was_stopped || watched.waiting != waiting.since) {
+  const auto waiting = step.active ? EngineProgress::Wait{} : progress->waiting();
+  if (was_stopped || watched.step != step || watched.waiting != waiting.since) {
+    watched.step = step;
     watched.waiting = waiting.since;
-    watched.asked = was_stopped ? now : waiting.since;
+    watched.since = step.active ? now : waiting.since;
+    watched.asked = step.active || was_stopped ? now : waiting.since;
   }
+  const auto asked = asked_about(watched, waiting);
+  if (asked.empty()) return;
   // The coordinator and host leaders warn of a missing decision themselves if they can.
-  const auto limit = watched.warning + watched.warning / 4;
-  const bool over = watched.shutdown.count() > 0 && since(waiting.since, now) >= watched.shutdown + patience_ &&
-                    since(watched.asked, now) >= patience_;
-  if (over || late(since(watched.asked, now), limit)) query_.ask({engine, -1}, watched.members, now, over);
+  const auto warning = step.active ? watched.warning : watched.warning + watched.warning / 4;
+  const auto shutdown = step.active ? watched.shutdown : watched.shutdown + patience_;
+  const auto since_asked = since(watched.asked, now);
+  const bool over = watched.shutdown.count() > 0 && since(watched.since, now) >= shutdown && since_asked >= patience_;
+  const bool late = watched.warning.count() > 0 && since_asked >= warning;
+  if (over || late) query_.ask({engine, step.active ? step.number : -1}, asked, now, over);
 }
 
 RankSet StallWatch::asked_about(const Watched& watched, const EngineProgress::Wait& waiting) {
+  if (watched.step.active) return watched.members;
+  if (waiting.label.empty()) return {};
   return waiting.from < 0 ? watched.leaders : RankSet{waiting.from};
 }
 
@@ -218,28 +207,27 @@ void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_poi
   auto& watched = found->second;
   const auto progress = watched.progress.lock();
   if (!progress) return;
+  // Another rank may have observed the same a little earlier, and this rank may wait for something else by now.
   const auto step = progress->step();
-  if (verdict.point.number < 0) {
-    const auto waiting = progress->waiting();
-    if (step.active || waiting.label.empty() || waiting.since != watched.waiting) return;
-    watched.asked = now;
-    const auto asked = asked_about(watched, waiting);
-    const bool silent = std::ranges::any_of(asked.ranks(), [&](int rank) { return verdict.silent.contains(rank); });
-    const auto what = waiting.label + (waiting.from < 0 ? " waits to be agreed on, for " : " does not come, for ");
-    if (silent) report(watched, verdict, what, since(waiting.since, now), news);
+  const auto waiting = step.active ? EngineProgress::Wait{} : progress->waiting();
+  if (step != watched.step || waiting.since != watched.waiting) return;
+  if (verdict.point.number != (step.active ? step.number : -1)) return;
+  if (step.active && since(watched.asked, now) < watched.warning / 2 && !verdict.last) return;
+  const auto label = step.active ? progress->label() : waiting.label;
+  if (label.empty()) return;
+  watched.asked = now;
+  const auto waited = since(watched.since, now);
+  if (!step.active) {
+    const auto asked = asked_about(watched, waiting).ranks();
+    const bool silent = std::ranges::any_of(asked, [&](int rank) { return verdict.silent.contains(rank); });
+    const auto what = label + (waiting.from < 0 ? " waits to be agreed on, for " : " does not come, for ");
+    if (silent) report(watched, verdict, what, waited, news);
     return;
   }
-  // Another rank may have observed the collective a little earlier.
-  const bool here = step.active && step.number == verdict.point.number && step.number == watched.step.number;
-  const auto waited = since(watched.since, now), warned = since(watched.warned, now);
-  if (!here || (warned < watched.warning / 2 && !verdict.last)) return;
-  const auto label = progress->label();
-  if (label.empty()) return;
-  watched.warned = watched.asked = now;
   const bool none = verdict.silent.empty() && verdict.behind.empty();
   if (!none) return report(watched, verdict, label + " stands still, for ", waited, news);
-  const auto text = label + " has been under way for " + seconds_text(waited) +
-                    ", and all ranks take part in it: the network or a host is slow";
+  const auto text = label + " has been under way for " + in_seconds(waited) +
+                    " s, and all ranks take part in it: the network or a host is slow";
   // Within a host, nothing can come between ranks that all take part.
   if (verdict.last && watched.shutdown.count() > 0 && watched.several_hosts) {
     const auto too_long = "waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text +
@@ -252,7 +240,7 @@ void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_poi
 
 void StallWatch::report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,
                         milliseconds waited, News& news) const {
-  const auto text = what + seconds_text(waited) + ": " + who(verdict);
+  const auto text = what + in_seconds(waited) + " s: " + who(verdict);
   if (watched.shutdown.count() > 0 && verdict.last) {
     const auto& blamed = verdict.silent.empty() ? verdict.behind : verdict.silent;
     const auto too_long = "was waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text;

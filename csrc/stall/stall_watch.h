@@ -57,10 +57,9 @@ class StallWatch {
     bool several_hosts = false;
     std::chrono::milliseconds warning, shutdown;
     EngineProgress::Step step;    // as last read
-    Clock::time_point since{};    // the time since which the engine is at this step
-    Clock::time_point warned{};   // time of the last warning
-    Clock::time_point waiting{};  // the time since which a request waits for a decision
-    Clock::time_point asked{};    // time of the last missing-rank query
+    Clock::time_point waiting{};  // EngineProgress::Wait::since, as last read
+    Clock::time_point since{};    // the time since which the engine waits for the same
+    Clock::time_point asked{};    // time of the last verdict; at first, `since`
   };
   // Warnings and losses that are reported after the lock is released.
   struct News {
@@ -72,7 +71,7 @@ class StallWatch {
   void receive(int from, std::string_view words);
   News look(Clock::time_point now);
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);
-  // Returns the ranks whose silence would explain the stall.
+  // Returns the ranks whose silence would explain the stall; none if nothing waits.
   static RankSet asked_about(const Watched& watched, const EngineProgress::Wait& waiting);
   void judge(const MissingRankQuery::Verdict& verdict, Clock::time_point now, News& news);
   void report(const Watched& watched, const MissingRankQuery::Verdict& verdict, const std::string& what,

@@ -27,6 +27,11 @@ milliseconds time_between(StalledRequests::Clock::time_point since, StalledReque
 
 }  // namespace
 
+std::string in_seconds(milliseconds time) {
+  const auto tenths = (time.count() + 50) / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
+}
+
 StalledRequests::StalledRequests(const Tree& tree, const NegotiatorOptions& options, OpenRequests& open, Report& report,
                                  std::vector<Decision>& decisions)
     : tree_(tree), options_(options), open_(open), report_(report), decisions_(decisions), below_{tree.rank} {
@@ -118,7 +123,6 @@ void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
   const auto waited = time_between(stall.since, now);
   const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
   if (!over && options_.stall_warning.count() == 0) return;
-  const auto tenths = ((over ? options_.stall_shutdown : waited).count() + 50) / 100;
   // Requests that stall together mostly wait for the same ranks.
   if (auto others = missing(stall.report.present); stall.report.present != described_ || others != described_missing_) {
     described_ = stall.report.present;
@@ -128,7 +132,7 @@ void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
   Decision decision;
   decision.request.name = stall.report.name;
   decision.text = stall.report.label + (over ? " timed out after a timeout of " : " has waited ") +
-                  std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + description_ +
+                  in_seconds(over ? options_.stall_shutdown : waited) + description_ +
                   ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
                   "taken another branch.";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;

@@ -16,6 +16,9 @@
 
 namespace perseus {
 
+// Returns for example "60.5".
+std::string in_seconds(std::chrono::milliseconds time);
+
 // Gives StalledRequests the requests of the node of the tree that owns it.
 class OpenRequests {
  public:
