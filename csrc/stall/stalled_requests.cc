@@ -83,7 +83,9 @@ void StalledRequests::report_if_late(const Request& request, Clock::time_point s
   const bool over = shutdown.count() > 0 && now - since >= shutdown;
   if (!late && !over) return;
   warned = now;
-  receive({request.name, request.label(), open_.submitters_of(request.name), time_between(since, now).count()}, now);
+  receive(
+      {request.name, request.label_with_members(), open_.submitters_of(request.name), time_between(since, now).count()},
+      now);
 }
 
 void StalledRequests::receive(StallReport report, Clock::time_point now) {
@@ -154,8 +156,8 @@ void StalledRequests::describe_longest_wait(Plan& plan, Clock::time_point now) {
   Decision decision;
   decision.kind = Decision::Kind::warn;
   decision.text = describe(ranks) + (ranks.size() == 1 ? " was" : " were") + " waiting for " + describe(others) +
-                  " in " + waiting->label() + " for " + std::to_string(time_between(longest, now).count() / 1000) +
-                  " s";
+                  " in " + waiting->label_with_members() + " for " +
+                  std::to_string(time_between(longest, now).count() / 1000) + " s";
   plan.decisions.push_back(std::move(decision));
 }
 
