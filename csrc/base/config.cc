@@ -256,10 +256,8 @@ std::string transport_name(const std::string& name, std::string value) {
               name + "='" + value + "' is not known; use shm, mpi, oneccl or leave it empty");
 }
 
-int host_transport_named(const std::string& name, const std::string& value) {
-  if (value.empty()) return 0;
-  if (value == "ucx") return 1;
-  if (value == "mpi") return 2;
+bool is_ucx(const std::string& name, const std::string& value) {
+  if (value.empty() || value == "ucx" || value == "mpi") return value == "ucx";
   throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not known; use ucx, mpi or leave it empty");
 }
 
@@ -314,7 +312,7 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   if (dtype == 2) config.wire_from_bytes = 64 << 10;
   config.flat_allreduce = from.choice("PERSEUS_ALLREDUCE_MODE", 1) == 0;
   config.transport = transport_name(from.name_given("PERSEUS_CPU_TRANSPORT"), from.text("PERSEUS_CPU_TRANSPORT"));
-  config.host_transport = host_transport_named("PERSEUS_HOST_TRANSPORT", from.text("PERSEUS_HOST_TRANSPORT"));
+  config.uses_ucx = is_ucx("PERSEUS_HOST_TRANSPORT", from.text("PERSEUS_HOST_TRANSPORT"));
   config.ucx_library = from.text("PERSEUS_UCX_LIBRARY");
   config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
   config.oneccl_library = from.text("PERSEUS_ONECCL_LIBRARY");

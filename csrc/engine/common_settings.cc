@@ -54,7 +54,7 @@ constexpr std::array kCommon{
     common<&Config::cache_capacity>("PERSEUS_CACHE_CAPACITY"),
     common<&Config::chunk_bytes>("PERSEUS_CHUNK_BYTES"),
     common<&Config::streams>("PERSEUS_ALLREDUCE_STREAMS"),
-    common<&Config::host_transport>("PERSEUS_HOST_TRANSPORT"),
+    common<&Config::uses_ucx>("PERSEUS_HOST_TRANSPORT"),
     common<&Config::nccl_streams>("PERSEUS_NCCL_STREAMS"),
     common<&Config::nan_check>("PERSEUS_ALLREDUCE_NANCHECK"),
     common<&Config::flat_allreduce>("PERSEUS_ALLREDUCE_MODE"),

@@ -209,7 +209,8 @@ void MissingRankQuery::record_answer(const ProgressPoint& point, int rank, Progr
   polls_.erase(found);
 }
 
-// Of the ranks without an answer on the way to a member, only the nearest is silent: nothing is known about the others.
+// Several ranks on the way to a member may be without an answer. Only the nearest of them counts as silent, because
+// nothing is known about those behind it.
 void MissingRankQuery::finish(const ProgressPoint& point, const Poll& poll) {
   RankSet silent;
   auto others = poll.members;

@@ -119,8 +119,9 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
             std::string(" this job was not started by an mpirun; start it with mpirun or perseusrun --mpi"));
   }
   if (local == nullptr && options.local_transport == LocalTransport::automatic && topology.rank() == 0) {
-    log(LogLevel::warning,
-        "using MPI inside each host too, which is slower: the ranks of a host cannot share memory (" + why + ")");
+    log(LogLevel::warning, "using " + std::string(options.host_transport == HostTransport::ucx ? "UCX" : "MPI") +
+                               " inside each host too, which is slower: the ranks of a host cannot share memory (" +
+                               why + ")");
   }
   return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross), options.flat_allreduce);
 }

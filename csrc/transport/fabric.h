@@ -94,11 +94,11 @@ class Fabric {
 // The transport between the ranks of one host; oneccl is used between all ranks of the job.
 enum class LocalTransport { automatic, shm, mpi, oneccl };
 
-// The transport between the hosts. automatic: MPI.
-enum class HostTransport { automatic = 0, ucx = 1, mpi = 2 };
+// The transport between the hosts.
+enum class HostTransport { mpi, ucx };
 
 struct FabricOptions {
-  HostTransport host_transport = HostTransport::automatic;
+  HostTransport host_transport = HostTransport::mpi;
   std::string ucx_library;         // the path of UCX; empty: search for it
   std::string network_interfaces;  // for UCX; empty: all
   int streams = 1;                 // connections between two ranks over UCX

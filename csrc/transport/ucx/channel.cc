@@ -46,6 +46,7 @@ UcxChannel::~UcxChannel() {
   const std::scoped_lock lock(inbox_->mutex);
   inbox_->doorbell = nullptr;
   inbox_->messages.clear();
+  inbox_->has_news.store(false, std::memory_order_release);
 }
 
 void UcxChannel::notify(Doorbell& doorbell) {
@@ -59,14 +60,14 @@ void UcxChannel::send(int to, std::string bytes) {
   if (to == rank_) {
     const std::scoped_lock lock(inbox_->mutex);
     inbox_->messages.push_back({to, std::move(bytes)});
-    inbox_->has_messages.store(true, std::memory_order_release);
+    inbox_->has_news.store(true, std::memory_order_release);
     notified_->notify();
     return;
   }
   auto& message = outgoing_.emplace_back(Outgoing{.to = to, .bytes = std::make_unique<std::string>(std::move(bytes))});
   try {
-    message.request =
-        connections_->send_control(*message.bytes, members_[static_cast<std::size_t>(to)], group_, rank_, *notified_);
+    message.request = connections_->send(0, message.bytes->data(), message.bytes->size(),
+                                         members_[static_cast<std::size_t>(to)], {group_, rank_}, *notified_);
   } catch (const Error&) {
     outgoing_.pop_back();
     throw;
@@ -88,11 +89,14 @@ bool UcxChannel::keeps_any() const {
 bool UcxChannel::receive(ControlMessage& message) {
   connections_->progress();
   release_sent();
-  if (!inbox_->has_messages.load(std::memory_order_acquire)) return false;
+  if (!inbox_->has_news.load(std::memory_order_acquire)) return false;
   const std::scoped_lock lock(inbox_->mutex);
+  if (inbox_->messages.empty()) {
+    throw Error(ErrorKind::transport, "a control message over UCX was not received: " + inbox_->failure);
+  }
   message = std::move(inbox_->messages.front());
   inbox_->messages.pop_front();
-  inbox_->has_messages.store(!inbox_->messages.empty(), std::memory_order_release);
+  inbox_->has_news.store(!inbox_->messages.empty() || !inbox_->failure.empty(), std::memory_order_release);
   return true;
 }
 

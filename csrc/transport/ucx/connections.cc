@@ -25,8 +25,8 @@ constexpr int kLookMilliseconds = 1000;
 constexpr std::size_t kLengthBytes = 4;
 
 WireTag wire_tag(const Address& address) {
-  return address.group << (kRankBits + kTagBits) | static_cast<WireTag>(address.from) << kTagBits |
-         static_cast<WireTag>(address.tag);
+  return (address.tag == 0 ? kControl : 0) | address.group << (kRankBits + kTagBits) |
+         static_cast<WireTag>(address.from) << kTagBits | static_cast<WireTag>(address.tag);
 }
 
 std::uint64_t group_of(WireTag tag) { return (tag & ~kControl) >> (kRankBits + kTagBits); }
@@ -98,8 +98,6 @@ Connections::Connections(const Library& library, const ConnectionOptions& option
   // Shared memory reports no lost peer, and the ranks of a host do not use UCX.
   configure(library_, config, "TLS", "^shm,cma,xpmem,knem");
   if (!options.devices.empty()) configure(library_, config, "NET_DEVICES", options.devices.c_str());
-  // Receives of 64 KiB, the default, take a quarter longer for 64 MiB.
-  configure(library_, config, "TCP_RX_SEG_SIZE", "256k");
   Params params;
   params.mask = Params::kFeatures | Params::kRequestSize | Params::kRequestInit | Params::kSharedByThreads;
   params.features = kFeatureTag | kFeatureWakeup;
@@ -144,31 +142,26 @@ Connections::~Connections() {
   library_.call.cleanup(context_);
 }
 
+// Messages that UCX holds back are sent before an endpoint closes, unless a rank is lost, which would not take them.
 void Connections::close(Stream& stream) {
   const auto& call = library_.call;
   const std::scoped_lock lock(stream.mutex);
-  const auto until = Clock::now() + kCloseGrace;
-  const auto finish = [&](bool by_force) {
-    RequestParam param;
-    param.mask = RequestParam::kFlags;
-    param.flags = by_force ? RequestParam::kCloseByForce : 0;
-    std::vector<void*> closing;
-    for (auto& [rank, peer] : stream.peers) {
-      void* request = call.ep_close(peer.endpoint, &param);
-      if (is_request(request)) closing.push_back(request);
-    }
-    while (!closing.empty() && (by_force || Clock::now() < until)) {
-      std::erase_if(closing, [&](void* request) {
-        if (call.request_check_status(request) == kInProgress) return false;
-        call.request_free(request);
-        return true;
-      });
-      call.worker_progress(stream.worker);
-    }
-    return closing.empty();
-  };
-  // Messages that UCX holds back are sent before an endpoint closes. A lost peer would not take them.
-  finish(lost_.load(std::memory_order_acquire));
+  RequestParam param;
+  param.mask = RequestParam::kFlags;
+  param.flags = lost_.load(std::memory_order_acquire) ? RequestParam::kCloseByForce : 0;
+  std::vector<void*> closing;
+  for (const auto& [rank, peer] : stream.peers) {
+    void* request = call.ep_close(peer.endpoint, &param);
+    if (is_request(request)) closing.push_back(request);
+  }
+  for (const auto until = Clock::now() + kCloseGrace; !closing.empty() && Clock::now() < until;) {
+    if (call.worker_progress(stream.worker) == 0) std::this_thread::yield();
+    std::erase_if(closing, [&](void* request) {
+      if (call.request_check_status(request) == kInProgress) return false;
+      call.request_free(request);
+      return true;
+    });
+  }
   stream.peers.clear();
   call.worker_destroy(stream.worker);
 }
@@ -309,16 +302,6 @@ void Connections::leave() {
   if (attending_.fetch_sub(1, std::memory_order_seq_cst) == 1) idle_.notify();
 }
 
-Request Connections::send_control(const std::string& bytes, int to, std::uint64_t group, int from, Doorbell& waiter) {
-  RequestParam param;
-  param.mask = RequestParam::kCallback | RequestParam::kMemoryType;
-  param.callback.sent = [](void* request, Status status, void*) { ended(request, status); };
-  auto& first = *streams_.front();
-  const auto tag = kControl | wire_tag({.group = group, .from = from});
-  const std::scoped_lock lock(first.mutex);
-  return post(0, to, waiter, library_.call.tag_send(endpoint(first, to), bytes.data(), bytes.size(), tag, &param));
-}
-
 std::shared_ptr<Inbox> Connections::inbox(std::uint64_t group) {
   const std::scoped_lock lock(inboxes_mutex_);
   auto& inbox = inboxes_[group];
@@ -353,17 +336,20 @@ void Connections::take_control_messages(Stream& first) {
       prepare(oldest.request);
       call.request_free(oldest.request);
     }
-    // Its sender is lost otherwise, as the watch of hosts reports.
-    if (status == kOk) deliver(std::move(oldest));
+    deliver(oldest, status);
     arriving_.pop_front();
   }
 }
 
-void Connections::deliver(Arriving arrived) {
+void Connections::deliver(Arriving& arrived, Status status) {
   const auto to = inbox(arrived.group);
   const std::scoped_lock lock(to->mutex);
-  to->messages.push_back(std::move(arrived.message));
-  to->has_messages.store(true, std::memory_order_release);
+  if (status == kOk) {
+    to->messages.push_back(std::move(arrived.message));
+  } else {
+    to->failure = library_.call.status_string(status);
+  }
+  to->has_news.store(true, std::memory_order_release);
   if (to->doorbell != nullptr) to->doorbell->notify();
 }
 

@@ -27,15 +27,16 @@ using messages::Request;
 struct Inbox {
   std::mutex mutex;  // guards the rest
   std::deque<ControlMessage> messages;
+  std::string failure;           // why a message could not be received; empty: none
   Doorbell* doorbell = nullptr;  // null: no channel is open
-  std::atomic<bool> has_messages{false};
+  std::atomic<bool> has_news{false};
 };
 
 // Tells a message from the others. It has the same values on all ranks.
 struct Address {
   std::uint64_t group = 0;  // at most kGroupBits bits
   int from = 0;             // the sender's rank within the group
-  int tag = 0;              // 1 to 15; unused by control messages
+  int tag = 0;              // 1 to 15; 0: a control message, which the receiver's inbox gets
 };
 
 // The number of bits of a rank, a group's number and a tag in the 64 bits of UCX's tag. One bit marks control messages.
@@ -63,7 +64,8 @@ class Connections {
   std::string addresses() const;
   void set_addresses(const std::vector<std::string>& by_rank);
 
-  // `to` and `peer` are world ranks. `waiter` is notified once the request is done, unless it is abandoned before.
+  // `to` and `peer` are world ranks. Control messages use the first stream. `waiter` is notified once the request is
+  // done, unless it is abandoned before.
   Request send(int stream, const void* data, std::size_t bytes, int to, const Address& address, Doorbell& waiter);
   Request receive(int stream, void* data, std::size_t bytes, int peer, const Address& address, Doorbell& waiter);
   static bool is_in_flight(Request request);
@@ -77,8 +79,6 @@ class Connections {
   void attend() { attending_.fetch_add(1, std::memory_order_seq_cst); }
   void leave();
 
-  // Control messages use the first stream.
-  Request send_control(const std::string& bytes, int to, std::uint64_t group, int from, Doorbell& waiter);
   std::shared_ptr<Inbox> inbox(std::uint64_t group);
 
   // Keeps the bytes of an unfinished message until the connections are closed.
@@ -99,7 +99,7 @@ class Connections {
   Endpoint endpoint(Stream& stream, int to);
   void advance(Stream& stream);
   void take_control_messages(Stream& first);
-  void deliver(Arriving arrived);
+  void deliver(Arriving& arrived, Status status);
   bool arm();
   void run();
   void close(Stream& stream);
