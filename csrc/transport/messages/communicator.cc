@@ -20,18 +20,15 @@ using std::chrono::microseconds;
 
 constexpr microseconds kShortestSleep{10};
 constexpr microseconds kLongestSleep{200};
-constexpr microseconds kLook{50'000};  // a lost rank ends a sleep at a doorbell after this time
+constexpr microseconds kLook{50'000};  // a lost rank ends a sleep of an engine with a doorbell after this time
 
 // The pauses between the polls of one wait. Without a doorbell, a pause is a fraction of the time waited so far, so
 // that short waits end soon and long waits cost little.
 class Backoff {
  public:
   Backoff(Network& network, const WaitOptions& options)
-      : network_(network), options_(options), since_(Clock::now()), doorbell_(network.doorbell()) {
-    network_.attend();
-  }
+      : network_(network), options_(options), since_(Clock::now()), doorbell_(network.doorbell()) {}
   ~Backoff() {
-    network_.leave();
     if (timer_slack_ > 0) prctl(PR_SET_TIMERSLACK, timer_slack_, 0, 0, 0);
   }
   Backoff(const Backoff&) = delete;
@@ -52,9 +49,7 @@ class Backoff {
       return true;
     }
     if (doorbell_ != nullptr) {
-      network_.leave();
-      doorbell_->wait(seen_, Sleeper::caller, kLook);
-      network_.attend();
+      network_.sleep(seen_, kLook);
     } else {
       sharpen_timer();
       std::this_thread::sleep_for(

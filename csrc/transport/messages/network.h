@@ -1,6 +1,7 @@
 // Defines the interface of engines such as MPI below the algorithms between hosts: messages between two ranks.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -42,9 +43,12 @@ class Network {
 
   // Makes progress with all messages, for an engine whose test() does not.
   virtual void progress() {}
-  // The doorbell that is notified once a request is done; null if the caller has to poll. A thread that polls for a
-  // while calls attend() before and leave() once it stops.
+  // The doorbell that is notified once a request is done; null if the caller has to poll.
   virtual Doorbell* doorbell() { return nullptr; }
+  // Sleeps, making progress, until a notification of the doorbell later than `seen`, but at most for `limit`. It may
+  // return earlier. Only for an engine with a doorbell.
+  virtual void sleep(std::uint32_t /*seen*/, std::chrono::microseconds /*limit*/) {}
+  // A thread that makes progress itself for a while calls attend() before and leave() once it stops.
   virtual void attend() {}
   virtual void leave() {}
 

@@ -13,10 +13,23 @@ constexpr std::size_t kKeptBytes = 256 << 20;
 
 constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 
+// For the time of a collective, its thread makes progress, so that no other thread has to be woken for each message.
+class Attendance {
+ public:
+  explicit Attendance(Network& network) : network_(network) { network_.attend(); }
+  ~Attendance() { network_.leave(); }
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+
+ private:
+  Network& network_;
+};
+
 }  // namespace
 
 template <class WorkItem>
 Status MessageTransport::guarded(const WorkItem& work) {
+  const Attendance attendance(communicator_.network());
   try {
     work();
     if (staging_.packed.size() > kKeptBytes) staging_.packed = {};

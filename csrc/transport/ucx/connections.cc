@@ -2,8 +2,11 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -21,7 +24,7 @@ constexpr WireTag kControl = WireTag{1} << 63;
 constexpr WireTag kWholeTag = ~WireTag{0};
 constexpr int kLongestTurn = 64;  // steps of a worker's progress for which its mutex is held at most
 constexpr std::chrono::milliseconds kCloseGrace{500};  // for what is in flight at the end
-constexpr int kLookMilliseconds = 1000;
+constexpr std::chrono::milliseconds kIdleLook{1000};
 constexpr std::size_t kLengthBytes = 4;
 
 WireTag wire_tag(const Address& address) {
@@ -84,13 +87,16 @@ void Connections::ended(void* request, Status status) {
   }
   posted->status.store(status, std::memory_order_release);
   waiter->notify();
+  if (posted->stream->owner->sleeping_.load(std::memory_order_seq_cst) == waiter) posted->stream->owner->wake();
 }
 
 void Connections::failed(void* argument, Endpoint /*endpoint*/, Status status) {
   static_cast<Stream::Peer*>(argument)->status = status;
 }
 
-Connections::Connections(const Library& library, const ConnectionOptions& options) : library_(library) {
+Connections::Connections(const Library& library, const ConnectionOptions& options)
+    : library_(library), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + system_error_text(errno));
   const auto& call = library_.call;
   void* config = nullptr;
   library_.check(call.config_read(nullptr, nullptr, &config), "ucp_config_read");
@@ -133,10 +139,7 @@ Connections::Connections(const Library& library, const ConnectionOptions& option
 Connections::~Connections() {
   stop_.store(true, std::memory_order_seq_cst);
   idle_.notify();
-  {
-    const std::scoped_lock lock(streams_.front()->mutex);
-    library_.call.worker_signal(streams_.front()->worker);
-  }
+  wake();
   thread_.join();
   for (const auto& stream : streams_) close(*stream);
   library_.call.cleanup(context_);
@@ -155,7 +158,8 @@ void Connections::close(Stream& stream) {
     if (is_request(request)) closing.push_back(request);
   }
   for (const auto until = Clock::now() + kCloseGrace; !closing.empty() && Clock::now() < until;) {
-    if (call.worker_progress(stream.worker) == 0) std::this_thread::yield();
+    advance(stream);
+    std::this_thread::yield();
     std::erase_if(closing, [&](void* request) {
       if (call.request_check_status(request) == kInProgress) return false;
       call.request_free(request);
@@ -163,6 +167,7 @@ void Connections::close(Stream& stream) {
     });
   }
   stream.peers.clear();
+  advance(stream);  // UCX warns of messages that nobody has taken
   call.worker_destroy(stream.worker);
 }
 
@@ -353,6 +358,20 @@ void Connections::deliver(Arriving& arrived, Status status) {
   if (to->doorbell != nullptr) to->doorbell->notify();
 }
 
+void Connections::sleep(Doorbell& waiter, std::uint32_t seen, std::chrono::microseconds limit) {
+  if (!arm()) return;
+  Doorbell* none = nullptr;
+  if (!sleeping_.compare_exchange_strong(none, &waiter, std::memory_order_seq_cst)) {
+    leave();
+    waiter.wait(seen, Sleeper::caller, limit);
+    attend();
+    return;
+  }
+  // A thread that ends a request notifies its waiter before it reads sleeping_.
+  if (waiter.notifications() == seen) sleep_on_descriptors(limit);
+  sleeping_.store(nullptr, std::memory_order_seq_cst);
+}
+
 // Returns true if the descriptors report everything that happens from now on.
 bool Connections::arm() {
   return std::ranges::all_of(streams_, [this](const auto& stream) {
@@ -362,16 +381,29 @@ bool Connections::arm() {
   });
 }
 
+// The limit is rounded up to milliseconds.
+void Connections::sleep_on_descriptors(std::chrono::microseconds limit) {
+  std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
+  for (const auto& stream : streams_) entries.push_back({stream->descriptor, POLLIN, 0});
+  poll(entries.data(), entries.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
+  if (entries.front().revents == 0) return;
+  std::uint64_t wakes = 0;
+  [[maybe_unused]] const auto got = read(wake_.get(), &wakes, sizeof wakes);
+}
+
+void Connections::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
+}
+
 void Connections::run() {
   pthread_setname_np(pthread_self(), "perseus-ucx");
-  std::vector<pollfd> descriptors;
-  for (const auto& stream : streams_) descriptors.push_back({stream->descriptor, POLLIN, 0});
   while (!stop_.load(std::memory_order_seq_cst)) {
     const auto seen = idle_.notifications();
     if (attending_.load(std::memory_order_seq_cst) > 0 && !stop_.load(std::memory_order_seq_cst)) {
-      idle_.wait(seen, Sleeper::engine, std::chrono::milliseconds(kLookMilliseconds));
+      idle_.wait(seen, Sleeper::engine, kIdleLook);
     } else if (arm()) {
-      poll(descriptors.data(), descriptors.size(), kLookMilliseconds);
+      sleep_on_descriptors(kIdleLook);
     }
   }
 }

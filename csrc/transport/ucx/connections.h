@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/doorbell.h"
+#include "bootstrap/local_socket.h"
 #include "transport/control_channel.h"
 #include "transport/messages/network.h"
 #include "transport/ucx/library.h"
@@ -47,7 +49,7 @@ struct ConnectionOptions {
   std::string devices;  // UCX's network devices; empty: all
 };
 
-// One worker per stream, and a thread that sleeps on their descriptors and makes progress while no other thread polls.
+// One worker per stream, and a thread that sleeps on their descriptors and makes progress while no other thread does.
 // Connections are made by the first send to a rank. Thread-safe.
 class Connections {
  public:
@@ -75,7 +77,10 @@ class Connections {
 
   // Makes progress, unless another thread does so. Never blocks.
   void progress();
-  // A thread that polls calls attend() before, and leave() once it stops.
+  // Sleeps until `waiter` is notified later than `seen`, but at most for `limit`; one thread at a time sleeps on the
+  // descriptors and makes progress for all. It may return earlier.
+  void sleep(Doorbell& waiter, std::uint32_t seen, std::chrono::microseconds limit);
+  // A thread that makes progress itself for a while calls attend() before and leave() once it stops.
   void attend() { attending_.fetch_add(1, std::memory_order_seq_cst); }
   void leave();
 
@@ -101,6 +106,8 @@ class Connections {
   void take_control_messages(Stream& first);
   void deliver(Arriving& arrived, Status status);
   bool arm();
+  void sleep_on_descriptors(std::chrono::microseconds limit);
+  void wake() const;
   void run();
   void close(Stream& stream);
 
@@ -117,6 +124,8 @@ class Connections {
   std::unordered_map<std::uint64_t, std::shared_ptr<Inbox>> inboxes_;
   std::vector<std::unique_ptr<std::string>> kept_;
   std::atomic<int> attending_{0};
+  std::atomic<Doorbell*> sleeping_{nullptr};  // of the thread in sleep() that sleeps on the descriptors
+  UniqueFd wake_;                             // an eventfd that ends a sleep on the descriptors
   std::atomic<bool> stop_{false}, lost_{false};
   Doorbell idle_;  // of the thread
   std::thread thread_;

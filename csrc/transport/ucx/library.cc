@@ -65,7 +65,6 @@ Library load(const LibraryPaths& paths) {
   find(call.worker_release_address, opened, "ucp_worker_release_address");
   find(call.worker_get_efd, opened, "ucp_worker_get_efd");
   find(call.worker_arm, opened, "ucp_worker_arm");
-  find(call.worker_signal, opened, "ucp_worker_signal");
   find(call.worker_progress, opened, "ucp_worker_progress");
   find(call.ep_create, opened, "ucp_ep_create");
   find(call.ep_close, opened, "ucp_ep_close_nbx");

@@ -21,7 +21,6 @@ struct Functions {
   void (*worker_release_address)(Worker, void*) = nullptr;
   Status (*worker_get_efd)(Worker, int*) = nullptr;
   Status (*worker_arm)(Worker) = nullptr;
-  Status (*worker_signal)(Worker) = nullptr;
   unsigned (*worker_progress)(Worker) = nullptr;
   Status (*ep_create)(Worker, const EndpointParams*, Endpoint*) = nullptr;
   void* (*ep_close)(Endpoint, const RequestParam*) = nullptr;

@@ -1,6 +1,7 @@
 // Point-to-point messages of one group over UCX.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -33,6 +34,9 @@ class UcxNetwork final : public messages::Network {
 
   void progress() override { connections_->progress(); }
   Doorbell* doorbell() override { return &doorbell_; }
+  void sleep(std::uint32_t seen, std::chrono::microseconds limit) override {
+    connections_->sleep(doorbell_, seen, limit);
+  }
   void attend() override { connections_->attend(); }
   void leave() override { connections_->leave(); }
 
