@@ -74,8 +74,10 @@ constexpr std::array kSettings = {
         "PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
         "shm or mpi: use only this transport between the ranks of a host. oneccl (Horovod's ccl): use oneCCL for the "
         "collectives of all ranks. Empty or gloo: shm, and mpi between hosts."},
-    Setting{"PERSEUS_HOST_TRANSPORT", "", "",
-            "ucx or mpi: the transport between hosts. ucx needs no MPI and no mpirun. Empty: mpi."},
+    Setting{
+        "PERSEUS_HOST_TRANSPORT", "", "",
+        "ucx or mpi: the transport between hosts. ucx needs no MPI and no mpirun. Empty: mpi if an mpirun or srun has "
+        "started the job, or if no rank has UCX; otherwise ucx."},
     Setting{"PERSEUS_UCX_LIBRARY", "", "", "Path of the libucp.so.0 (UCX) to open instead of the one that is found."},
     Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open instead of the one that is found."},
     Setting{"PERSEUS_ONECCL_LIBRARY", "", "",
@@ -256,8 +258,8 @@ std::string transport_name(const std::string& name, std::string value) {
               name + "='" + value + "' is not known; use shm, mpi, oneccl or leave it empty");
 }
 
-bool is_ucx(const std::string& name, const std::string& value) {
-  if (value.empty() || value == "ucx" || value == "mpi") return value == "ucx";
+std::string host_transport_name(const std::string& name, const std::string& value) {
+  if (value.empty() || value == "ucx" || value == "mpi") return value;
   throw Error(ErrorKind::invalid_argument, name + "='" + value + "' is not known; use ucx, mpi or leave it empty");
 }
 
@@ -312,7 +314,7 @@ Config Config::read(const std::map<std::string, std::string>& overrides) {
   if (dtype == 2) config.wire_from_bytes = 64 << 10;
   config.flat_allreduce = from.choice("PERSEUS_ALLREDUCE_MODE", 1) == 0;
   config.transport = transport_name(from.name_given("PERSEUS_CPU_TRANSPORT"), from.text("PERSEUS_CPU_TRANSPORT"));
-  config.uses_ucx = is_ucx("PERSEUS_HOST_TRANSPORT", from.text("PERSEUS_HOST_TRANSPORT"));
+  config.host_transport = host_transport_name("PERSEUS_HOST_TRANSPORT", from.text("PERSEUS_HOST_TRANSPORT"));
   config.ucx_library = from.text("PERSEUS_UCX_LIBRARY");
   config.mpi_library = from.text("PERSEUS_MPI_LIBRARY");
   config.oneccl_library = from.text("PERSEUS_ONECCL_LIBRARY");

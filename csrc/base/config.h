@@ -54,7 +54,7 @@ struct Config {
   std::int64_t arena_bytes = 0;               // 0: chosen from the machine's memory
   std::int64_t chunk_bytes = 0;               // 0: chosen from the caches
   std::string transport;                      // "", "shm", "mpi", "oneccl"
-  bool uses_ucx = false;                      // between hosts
+  std::string host_transport;                 // "", "mpi", "ucx"
   std::string ucx_library;
   int streams = 1;  // between hosts, at most
   bool tunes_streams = false;

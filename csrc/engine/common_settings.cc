@@ -41,27 +41,30 @@ void set_wire_dtype(Config& config, Value value) {
   config.wire_dtype = (value & 0xff) == 0 ? std::nullopt : std::optional(static_cast<DType>((value & 0xff) - 1));
 }
 
-constexpr std::array<std::string_view, 4> kTransports{"", "shm", "mpi", "oneccl"};
+constexpr std::array<std::string_view, 5> kTransports{"", "shm", "mpi", "oneccl", "ucx"};
 
-Value transport_of(const Config& config) {
-  return std::find(kTransports.begin(), kTransports.end(), config.transport) - kTransports.begin();
+template <auto kMember>
+constexpr Common transport(std::string_view name) {
+  return {name,
+          [](const Config& config) -> Value {
+            return std::find(kTransports.begin(), kTransports.end(), config.*kMember) - kTransports.begin();
+          },
+          [](Config& config, Value value) { config.*kMember = kTransports.at(static_cast<std::size_t>(value)); }};
 }
-
-void set_transport(Config& config, Value value) { config.transport = kTransports.at(static_cast<std::size_t>(value)); }
 
 constexpr std::array kCommon{
     common<&Config::fusion_threshold_bytes>("PERSEUS_FUSION_THRESHOLD"),
     common<&Config::cache_capacity>("PERSEUS_CACHE_CAPACITY"),
     common<&Config::chunk_bytes>("PERSEUS_CHUNK_BYTES"),
     common<&Config::streams>("PERSEUS_ALLREDUCE_STREAMS"),
-    common<&Config::uses_ucx>("PERSEUS_HOST_TRANSPORT"),
     common<&Config::nccl_streams>("PERSEUS_NCCL_STREAMS"),
     common<&Config::nan_check>("PERSEUS_ALLREDUCE_NANCHECK"),
     common<&Config::flat_allreduce>("PERSEUS_ALLREDUCE_MODE"),
     common<&Config::autotune>("PERSEUS_AUTOTUNE"),
     common<&Config::nccl_registers>("PERSEUS_NCCL_REGISTER"),
     Common{"PERSEUS_ALLREDUCE_DTYPE", &wire_of, &set_wire_dtype},
-    Common{"PERSEUS_CPU_TRANSPORT", &transport_of, &set_transport},
+    transport<&Config::transport>("PERSEUS_CPU_TRANSPORT"),
+    transport<&Config::host_transport>("PERSEUS_HOST_TRANSPORT"),
 };
 
 using Values = std::array<Value, kCommon.size()>;

@@ -9,7 +9,8 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   if (config.transport == "shm") options.local_transport = LocalTransport::shm;
   if (config.transport == "mpi") options.local_transport = LocalTransport::mpi;
   if (config.transport == "oneccl") options.local_transport = LocalTransport::oneccl;
-  if (config.uses_ucx) options.host_transport = HostTransport::ucx;
+  if (config.host_transport == "mpi") options.host_transport = HostTransport::mpi;
+  if (config.host_transport == "ucx") options.host_transport = HostTransport::ucx;
   options.ucx_library = config.ucx_library;
   options.network_interfaces = config.network_interfaces;
   options.streams = config.streams;

@@ -66,26 +66,63 @@ std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& top
   return mpi::make_mpi_fabric(*world, liveness, options.spin);
 }
 
-// Throws Error(unavailable) on all ranks if one of them has no UCX, or another version.
-std::unique_ptr<Fabric> connect_by_ucx(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
-                                       const FabricOptions& options) {
-  const LibraryPaths paths{.given = options.ucx_library, .python_prefix = options.python_prefix};
+// Returns true on all ranks if all have the same UCX, and false on all if none has one and `is_needed` is not set;
+// `why` then has the reason. Throws Error(unavailable) on all ranks otherwise.
+bool have_ucx(Bootstrap& bootstrap, const Topology& topology, const LibraryPaths& paths, bool is_needed,
+              std::string& why) {
   const auto offers = ucx::exchange_offers(bootstrap, paths);
-  const auto& wanted = offers.front();
+  const auto wanted = std::ranges::find_if(offers, &std::string::empty, &ucx::Offer::why_none);
+  if (wanted == offers.end() && !is_needed) {
+    why = "no rank has UCX (rank 0: " + offers.front().why_none + ")";
+    return false;
+  }
+  const auto name = [&](auto rank) {
+    return "rank " + std::to_string(rank) + " on host " + topology.host_names()[static_cast<std::size_t>(rank)];
+  };
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const auto& offer = offers[rank];
-    if (offer.why_none.empty() && offer.version == wanted.version) continue;
-    const auto which = "rank " + std::to_string(rank) + " on host " + topology.host_names()[rank];
-    throw Error(ErrorKind::unavailable,
-                offer.why_none.empty()
-                    ? which + " has UCX " + offer.version + ", and rank 0 has UCX " + wanted.version +
-                          "; install the same version on all hosts, with `pip install 'perseus-like[ucx]'`"
-                    : "PERSEUS_HOST_TRANSPORT is ucx, and " + which + " has no UCX: " + offer.why_none);
+    if (!offer.why_none.empty()) {
+      const auto reason =
+          is_needed ? "PERSEUS_HOST_TRANSPORT is ucx" : name(wanted - offers.begin()) + " has UCX " + wanted->version;
+      throw Error(ErrorKind::unavailable, reason + ", and " + name(rank) + " has no UCX: " + offer.why_none +
+                                              ". PERSEUS_HOST_TRANSPORT=mpi connects the hosts by MPI");
+    }
+    if (offer.version != wanted->version) {
+      throw Error(ErrorKind::unavailable, name(rank) + " has UCX " + offer.version + ", and " +
+                                              name(wanted - offers.begin()) + " has UCX " + wanted->version +
+                                              "; install the same version on all hosts, with `pip install "
+                                              "'perseus-like[ucx]'`");
+    }
   }
-  return ucx::make_ucx_fabric(bootstrap, liveness,
-                              {.library = paths,
-                               .connections = {.streams = options.streams, .devices = options.network_interfaces},
-                               .spin = options.spin});
+  return true;
+}
+
+// Connects the ranks by UCX if no mpirun has started them and UCX is there, otherwise by MPI, or as the user says. All
+// ranks choose the same. Returns null if MPI is chosen and cannot start without an mpirun.
+std::unique_ptr<Fabric> connect_between_hosts(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
+                                              const FabricOptions& options) {
+  const bool is_automatic = options.host_transport == HostTransport::automatic;
+  bool by_ucx = options.host_transport == HostTransport::ucx;
+  std::string why = "PERSEUS_HOST_TRANSPORT asks for it";
+  if (is_automatic && options.local_transport == LocalTransport::mpi) {
+    why = "PERSEUS_CPU_TRANSPORT asks for it";
+  } else if (is_automatic && mpi::is_mpi(bootstrap)) {
+    why = "an mpirun or srun has started this job";
+  } else if (is_automatic) {
+    by_ucx = true;
+    why = "no mpirun has started this job";
+  }
+  const LibraryPaths paths{.given = options.ucx_library, .python_prefix = options.python_prefix};
+  by_ucx = by_ucx && have_ucx(bootstrap, topology, paths, !is_automatic, why);
+  if (topology.rank() == 0)
+    log(LogLevel::info, (by_ucx ? "UCX connects the hosts: " : "MPI connects the hosts: ") + why);
+  if (by_ucx) {
+    return ucx::make_ucx_fabric(bootstrap, liveness,
+                                {.library = paths,
+                                 .connections = {.streams = options.streams, .devices = options.network_interfaces},
+                                 .spin = options.spin});
+  }
+  return connect_by_mpi(bootstrap, topology, liveness, options);
 }
 
 }  // namespace
@@ -109,8 +146,7 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
     throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
   if (options.mpi && options.watch_hosts) options.watch_hosts(local != nullptr);
-  auto cross = options.host_transport == HostTransport::ucx ? connect_by_ucx(bootstrap, topology, liveness, options)
-                                                            : connect_by_mpi(bootstrap, topology, liveness, options);
+  auto cross = connect_between_hosts(bootstrap, topology, liveness, options);
   if (cross == nullptr) {
     throw Error(
         ErrorKind::unavailable,
@@ -119,7 +155,7 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
             std::string(" this job was not started by an mpirun; start it with mpirun or perseusrun --mpi"));
   }
   if (local == nullptr && options.local_transport == LocalTransport::automatic && topology.rank() == 0) {
-    log(LogLevel::warning, "using " + std::string(options.host_transport == HostTransport::ucx ? "UCX" : "MPI") +
+    log(LogLevel::warning, "using " + cross->description() +
                                " inside each host too, which is slower: the ranks of a host cannot share memory (" +
                                why + ")");
   }

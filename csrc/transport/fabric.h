@@ -94,11 +94,11 @@ class Fabric {
 // The transport between the ranks of one host; oneccl is used between all ranks of the job.
 enum class LocalTransport { automatic, shm, mpi, oneccl };
 
-// The transport between the hosts.
-enum class HostTransport { mpi, ucx };
+// The transport between the hosts; automatic: UCX if no mpirun has started the job and a rank has UCX, otherwise MPI.
+enum class HostTransport { automatic, mpi, ucx };
 
 struct FabricOptions {
-  HostTransport host_transport = HostTransport::mpi;
+  HostTransport host_transport = HostTransport::automatic;
   std::string ucx_library;         // the path of UCX; empty: search for it
   std::string network_interfaces;  // for UCX; empty: all
   int streams = 1;                 // connections between two ranks over UCX

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -65,7 +67,12 @@ except hvd.PeerLostError as error:
 
 
 def start(
-    test_bed: NetworkTestBed, program: str, folder: Path, per_host: int, libraries: dict[int, str] | None = None
+    test_bed: NetworkTestBed,
+    program: str,
+    folder: Path,
+    per_host: int,
+    libraries: Mapping[int, str] = MappingProxyType({}),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> list[subprocess.Popen[str]]:
     """Starts the ranks of all hosts as torchrun does. `libraries`: the UCX of ranks that have another one."""
     (folder / "program.py").write_text(textwrap.dedent(program))
@@ -79,9 +86,9 @@ def start(
             "WORLD_SIZE": str(per_host * len(test_bed.hosts)),
             "LOCAL_RANK": str(rank % per_host),
             "LOCAL_WORLD_SIZE": str(per_host),
-            "PERSEUS_HOST_TRANSPORT": "ucx",
-            "PERSEUS_UCX_LIBRARY": (libraries or {}).get(rank, str(LIBRARY)),
+            "PERSEUS_UCX_LIBRARY": libraries.get(rank, str(LIBRARY)),
             "PERSEUS_NETWORK_INTERFACES": "eth0",
+            **variables,
         }
         line = test_bed.command(test_bed.hosts[rank // per_host], [sys.executable, "program.py"], folder)
         ranks.append(
@@ -125,5 +132,36 @@ def test_a_host_without_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path)
     ranks = start(test_beds(2), LOOP, tmp_path, 1, {1: "/nowhere/libucp.so.0"})
     outputs = outputs_of(ranks)
     assert [rank.returncode for rank in ranks] == [1, 1], outputs
-    expected = "rank 1 on host h2 has no UCX: cannot open /nowhere/libucp.so.0, which PERSEUS_UCX_LIBRARY names"
-    assert all(expected in output for output in outputs), outputs
+    expected = r"rank 0 on host h1 has UCX 1\.\d+, and rank 1 on host h2 has no UCX: cannot open /nowhere/libucp.so.0"
+    assert all(re.search(expected, output) for output in outputs), outputs
+
+
+def test_another_version_of_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path) -> None:
+    # All functions are those of the real library, except for the version.
+    other = tmp_path / "libucp.so.0"
+    source = tmp_path / "version.c"
+    source.write_text("void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1; *b = 99; *c = 0; }\n")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", other, source, "-Wl,--no-as-needed", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"],
+        check=True,
+    )
+    ranks = start(test_beds(2), LOOP, tmp_path, 1, {1: str(other)})
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [1, 1], outputs
+    expected = r"rank 1 on host h2 has UCX 1\.99, and rank 0 on host h1 has UCX 1\.\d+; install the same version"
+    assert all(re.search(expected, output) for output in outputs), outputs
+
+
+def test_mpi_connects_the_hosts_if_no_rank_has_ucx(test_beds: TestBeds, tmp_path: Path) -> None:
+    program = """
+    import perseus_like.numpy as hvd
+    from perseus_like.session import session
+
+    hvd.init()
+    assert session.core.description().startswith("store: 2 ranks, mpi (MPICH"), session.core.description()
+    """
+    nowhere = "/nowhere/libucp.so.0"
+    ranks = start(test_beds(2), program, tmp_path, 1, {0: nowhere, 1: nowhere}, {"PERSEUS_LOG_LEVEL": "info"})
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert f"MPI connects the hosts: no rank has UCX (rank 0: cannot open {nowhere}" in outputs[0], outputs

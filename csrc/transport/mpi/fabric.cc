@@ -183,6 +183,8 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
                                      mpi->limit());
 }
 
+bool is_mpi(const Bootstrap& bootstrap) { return dynamic_cast<const MpiBootstrap*>(&bootstrap) != nullptr; }
+
 bool is_intel(const Bootstrap& bootstrap) {
   const auto* mpi = dynamic_cast<const MpiBootstrap*>(&bootstrap);
   return mpi != nullptr ? mpi->api().family() == Family::intel : family_in_use() == Family::intel;

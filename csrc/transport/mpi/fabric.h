@@ -16,6 +16,9 @@ namespace perseus::mpi {
 std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness,
                                         std::chrono::microseconds spin = std::chrono::microseconds(30));
 
+// Returns true if an mpirun or srun has started the ranks, so that they have met by MPI.
+bool is_mpi(const Bootstrap& bootstrap);
+
 // Returns true if the ranks are connected by Intel MPI.
 bool is_intel(const Bootstrap& bootstrap);
 

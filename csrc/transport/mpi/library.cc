@@ -56,7 +56,8 @@ Error nothing_fits(const Launcher& launcher, const std::vector<Candidate>& candi
 
 // The advice for ranks without an mpirun.
 constexpr const char* kStartsAlone =
-    "Install MPICH on all hosts with `pip install 'perseus-like[mpich]'`, or start the job with mpirun or perseusrun";
+    "Install UCX on all hosts with `pip install 'perseus-like[ucx]'` or `apt install libucx0`, or MPICH with `pip "
+    "install 'perseus-like[mpich]'`, or start the job with mpirun";
 
 void* open_library(const std::string& path, int how) {
   // RTLD_GLOBAL, because Open MPI's plugins and a later import of mpi4py need MPI's symbols.
