@@ -48,6 +48,25 @@ def test_beds() -> Iterator[TestBeds]:
         yield up
 
 
+# MPICH's wheel contains a UCX.
+UCX_LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
+
+
+@pytest.fixture(params=["UCX", "MPI"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets each engine in turn connect the hosts of a job without an mpirun, and returns its name.
+
+    Both are chosen as for users: UCX because it is there, MPI because there is no UCX.
+    """
+    if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
+        pytest.skip("no MPICH beside this Python")
+    if request.param == "UCX" and not UCX_LIBRARY.exists():
+        pytest.skip("no UCX of MPICH's wheel beside this Python")
+    monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY) if request.param == "UCX" else "/nowhere/libucp.so.0")
+    monkeypatch.setenv("ENGINE", "ucx (UCX 1" if request.param == "UCX" else "mpi (MPICH")
+    return str(request.param)
+
+
 def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:
     """Returns the command line of perseusrun on the first host. `slots` has the number of ranks of each host."""
     return test_bed.perseusrun(slots, *options)

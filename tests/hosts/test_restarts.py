@@ -159,8 +159,7 @@ def test_one_host_without_mpi(runs: int, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("runs", [pytest.param(1, id="1 run"), TWENTY])
 def test_two_hosts(runs: int, test_beds: TestBeds, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
-        pytest.skip("no MPICH beside this Python")
     repeat(runs, test_beds(2), tmp_path, capsys)

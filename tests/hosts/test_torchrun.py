@@ -1,4 +1,4 @@
-"""Runs torchrun on two hosts without an mpirun. MPI between the hosts starts through torch's store."""
+"""Runs torchrun on two hosts without an mpirun, with each engine between the hosts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from .conftest import TestBeds
 from .network_test_bed import NetworkTestBed
 
 needs("torch")
-if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
-    pytest.skip("no MPICH beside this Python", allow_module_level=True)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("engine")]
 
 ROOT = Path(__file__).parents[2]
 IN_WORLD = ROOT / "tests" / "distributed" / "in_world"
@@ -38,7 +37,7 @@ from perseus_like.session import session
 dist.init_process_group("perseus")
 rank, size = dist.get_rank(), dist.get_world_size()
 described = session.core.description()
-assert described.startswith("store: 4 ranks, mpi (MPICH"), described
+assert described.startswith("store: 4 ranks, " + os.environ["ENGINE"]), described
 assert "between 2 hosts" in described, described
 assert (session.core.local_rank(), session.core.cross_rank()) == (rank % 2, rank // 2)
 
@@ -116,7 +115,6 @@ def torchrun(
     ]
 
 
-@pytest.mark.slow
 def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
     processes = torchrun(test_beds(2), ["program.py"], tmp_path)
@@ -125,7 +123,6 @@ def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> Non
     assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.slow
 def test_the_lines_of_the_readme(test_beds: TestBeds, tmp_path: Path) -> None:
     """A Horovod script runs as it is."""
     (lines,) = re.findall(r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -148,7 +145,6 @@ print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size
 """
 
 
-@pytest.mark.slow
 def test_ranks_without_torch(test_beds: TestBeds, tmp_path: Path) -> None:
     """Rank 0 listens at the address of MASTER_ADDR only."""
     test_bed = test_beds(2)
@@ -170,7 +166,6 @@ def test_ranks_without_torch(test_beds: TestBeds, tmp_path: Path) -> None:
     assert f"ranks meet at {test_bed.address('h1')} port 29501 without a secret" in outputs[0]
 
 
-@pytest.mark.slow
 def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     """The tests of torch.distributed that pass on one host pass on two hosts."""
     files = [str(IN_WORLD / name) for name in ("test_verbs.py", "test_messages.py", "test_errors.py")]
@@ -182,7 +177,6 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     assert len(re.findall(r"\d+ passed", "".join(outputs))) == 4
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     """The ranks of the other host raise an error that names the rank, or end. The job does not hang."""
     (tmp_path / "program.py").write_text(textwrap.dedent(LOOP))

@@ -16,12 +16,11 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, needs
 
-from .conftest import TestBeds
+from .conftest import UCX_LIBRARY, TestBeds
 from .network_test_bed import NetworkTestBed
 
 needs("torch")  # its store is where the ranks meet
-LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
-if not LIBRARY.exists():
+if not UCX_LIBRARY.exists():
     pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
 
 COLLECTIVES = """
@@ -86,7 +85,7 @@ def start(
             "WORLD_SIZE": str(per_host * len(test_bed.hosts)),
             "LOCAL_RANK": str(rank % per_host),
             "LOCAL_WORLD_SIZE": str(per_host),
-            "PERSEUS_UCX_LIBRARY": libraries.get(rank, str(LIBRARY)),
+            "PERSEUS_UCX_LIBRARY": libraries.get(rank, str(UCX_LIBRARY)),
             "PERSEUS_NETWORK_INTERFACES": "eth0",
             **variables,
         }
@@ -142,7 +141,17 @@ def test_another_version_of_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: P
     source = tmp_path / "version.c"
     source.write_text("void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1; *b = 99; *c = 0; }\n")
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", other, source, "-Wl,--no-as-needed", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"],
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            other,
+            source,
+            "-Wl,--no-as-needed",
+            UCX_LIBRARY,
+            f"-Wl,-rpath,{UCX_LIBRARY.parent}",
+        ],
         check=True,
     )
     ranks = start(test_beds(2), LOOP, tmp_path, 1, {1: str(other)})

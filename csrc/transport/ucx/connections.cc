@@ -24,7 +24,8 @@ constexpr WireTag kControl = WireTag{1} << 63;
 constexpr WireTag kWholeTag = ~WireTag{0};
 constexpr int kLongestTurn = 64;  // steps of a worker's progress for which its mutex is held at most
 constexpr std::chrono::milliseconds kCloseGrace{500};  // for what is in flight at the end
-constexpr std::chrono::milliseconds kIdleLook{1000};
+// UCX's own thread may receive a message without an event, so an idle thread looks now and then.
+constexpr std::chrono::milliseconds kFirstLook{1000}, kLongestLook{30'000};
 constexpr std::size_t kLengthBytes = 4;
 
 WireTag wire_tag(const Address& address) {
@@ -381,14 +382,16 @@ bool Connections::arm() {
   });
 }
 
-// The limit is rounded up to milliseconds.
-void Connections::sleep_on_descriptors(std::chrono::microseconds limit) {
+// Returns false if nothing has happened for the limit, which is rounded up to milliseconds.
+bool Connections::sleep_on_descriptors(std::chrono::microseconds limit) {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
   for (const auto& stream : streams_) entries.push_back({stream->descriptor, POLLIN, 0});
-  poll(entries.data(), entries.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count()));
-  if (entries.front().revents == 0) return;
+  const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  const bool happened = poll(entries.data(), entries.size(), static_cast<int>(rounded)) != 0;
   std::uint64_t wakes = 0;
-  [[maybe_unused]] const auto got = read(wake_.get(), &wakes, sizeof wakes);
+  if (entries.front().revents != 0) [[maybe_unused]]
+    const auto got = read(wake_.get(), &wakes, sizeof wakes);
+  return happened;
 }
 
 void Connections::wake() const {
@@ -398,12 +401,13 @@ void Connections::wake() const {
 
 void Connections::run() {
   pthread_setname_np(pthread_self(), "perseus-ucx");
+  auto look = kFirstLook;
   while (!stop_.load(std::memory_order_seq_cst)) {
     const auto seen = idle_.notifications();
     if (attending_.load(std::memory_order_seq_cst) > 0 && !stop_.load(std::memory_order_seq_cst)) {
-      idle_.wait(seen, Sleeper::engine, kIdleLook);
+      idle_.wait(seen, Sleeper::engine, kLongestLook);
     } else if (arm()) {
-      sleep_on_descriptors(kIdleLook);
+      look = sleep_on_descriptors(look) ? kFirstLook : std::min(look * 2, kLongestLook);
     }
   }
 }

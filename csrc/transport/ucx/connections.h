@@ -106,7 +106,7 @@ class Connections {
   void take_control_messages(Stream& first);
   void deliver(Arriving& arrived, Status status);
   bool arm();
-  void sleep_on_descriptors(std::chrono::microseconds limit);
+  bool sleep_on_descriptors(std::chrono::microseconds limit);
   void wake() const;
   void run();
   void close(Stream& stream);
