@@ -51,8 +51,8 @@ os._exit(0)
 """
 
 
-# After libmpi is open, the ranks exchange the name of their MPI, the messages of MPI_Init, and its outcome. After libucp
-# is open, they exchange its version, whether all could make connections, and their addresses.
+# After libmpi is open, the ranks exchange the name of their MPI, the messages of MPI_Init, and its outcome. After
+# libucp is open, they exchange its version, whether all could make connections, and their addresses.
 @pytest.mark.parametrize(
     ("exchange", "engine"),
     [

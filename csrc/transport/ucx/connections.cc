@@ -104,6 +104,8 @@ Connections::Connections(const Library& library, const ConnectionOptions& option
   const std::shared_ptr<void> config_owner(config, call.config_release);
   // Shared memory reports no lost peer, and the ranks of a host do not use UCX.
   configure(library_, config, "TLS", "^shm,cma,xpmem,knem");
+  // The watch of the hosts notices a lost one. Messages that look for it would wake idle ranks.
+  configure(library_, config, "KEEPALIVE_INTERVAL", "inf");
   if (!options.devices.empty()) configure(library_, config, "NET_DEVICES", options.devices.c_str());
   Params params;
   params.mask = Params::kFeatures | Params::kRequestSize | Params::kRequestInit | Params::kSharedByThreads;
