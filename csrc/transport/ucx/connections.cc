@@ -103,7 +103,7 @@ Connections::Connections(const Library& library, const ConnectionOptions& option
   library_.check(call.config_read(nullptr, nullptr, &config), "ucp_config_read");
   const std::shared_ptr<void> config_owner(config, call.config_release);
   // Shared memory reports no lost peer, and the ranks of a host do not use UCX.
-  configure(library_, config, "TLS", "^shm,cma,xpmem,knem");
+  configure(library_, config, "TLS", "^shm");
   // The watch of the hosts notices a lost one. Messages that look for it would wake idle ranks.
   configure(library_, config, "KEEPALIVE_INTERVAL", "inf");
   if (!options.devices.empty()) configure(library_, config, "NET_DEVICES", options.devices.c_str());
