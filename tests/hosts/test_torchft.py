@@ -1,6 +1,6 @@
-"""Runs torchft's manager over ReconfigurableGroup, as torchft's own example does.
+"""Runs torchft's manager over ReconfigurableGroup, as torchft's own example does, on one host and on three.
 
-There is a lighthouse, and each replica is one process.
+There is a lighthouse, and each replica is one process. Between hosts, UCX connects the replicas.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.job import LIMIT_SECONDS
+
+from .conftest import UCX_LIBRARY, TestBeds
+from .network_test_bed import NetworkTestBed
 
 Popen = subprocess.Popen
 
@@ -41,7 +44,8 @@ from torchft.checkpointing.pg_transport import PGTransport
 from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
 
 lighthouse, number = sys.argv[1], int(sys.argv[2])
-store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+address = os.environ["ADDRESS"]
+store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
 
 def load_state_dict(state):
     model.load_state_dict(state["model"])
@@ -58,7 +62,7 @@ manager = Manager(
     state_dict=state_dict,
     replica_id=f"replica_{number}",
     lighthouse_addr=lighthouse,
-    store_addr="127.0.0.1",
+    store_addr=address,
     store_port=store.port,
     rank=0,
     world_size=1,
@@ -148,14 +152,23 @@ def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callab
     python = environment("torch-clients")
     with ExitStack() as stack:
 
-        def run(name: str, text: str, *arguments: str) -> Popen[str]:
+        def run(
+            name: str, text: str, *arguments: str, test_bed: NetworkTestBed | None = None, host: str = ""
+        ) -> Popen[str]:
             program = tmp_path / f"{name}.py"
             if not program.exists():  # a process that has just been started may be reading it
                 program.write_text(textwrap.dedent(text))
+            line = [str(python), program.name, *arguments]
             process = Popen(
-                [str(python), program.name, *arguments],
+                test_bed.command(host, line, tmp_path) if test_bed else line,
                 cwd=tmp_path,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "CUDA_VISIBLE_DEVICES": "",
+                    "ADDRESS": test_bed.address(host) if test_bed else "127.0.0.1",
+                    "PERSEUS_UCX_LIBRARY": str(UCX_LIBRARY),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stack.enter_context((tmp_path / f"{name}.log").open("a")),
@@ -169,10 +182,19 @@ def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Popen[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hosts", "kills"), [(1, 1), (1, 3), (3, 3)])
+def test_a_replica_is_killed_and_comes_back(
+    hosts: int, kills: int, start: Callable[..., Popen[str]], test_beds: TestBeds, tmp_path: Path
+) -> None:
     """The other replica trains on without the lost one, which gets the weights when it is back. Then both are equal."""
-    lighthouse = start("lighthouse", LIGHTHOUSE)
+    if hosts > 1 and not UCX_LIBRARY.exists():
+        pytest.skip("no UCX of MPICH's wheel beside this Python")
+    test_bed = test_beds(hosts) if hosts > 1 else None
+
+    def start_at(host: str, name: str, *arguments: str) -> Popen[str]:
+        return start(name, *arguments, test_bed=test_bed, host=host)
+
+    lighthouse = start_at("h1", "lighthouse", LIGHTHOUSE)
     assert lighthouse.stdout is not None
     address = lighthouse.stdout.readline().strip()
 
@@ -192,13 +214,14 @@ def test_a_replica_is_killed_and_comes_back(kills: int, start: Callable[..., Pop
             time.sleep(0.05)
         return found[-1]
 
-    replicas = [start(f"replica-{number}", REPLICA, address, str(number)) for number in range(2)]
+    replicas = [start_at(f"h{2 + number}", f"replica-{number}", REPLICA, address, str(number)) for number in range(2)]
     last = wait(1, 0, wanted=2)
     for _ in range(kills):
-        replicas[1].send_signal(signal.SIGKILL)
+        for pid in test_bed.processes("h3") if test_bed else [replicas[1].pid]:
+            os.kill(pid, signal.SIGKILL)
         replicas[1].wait()
         alone = wait(0, last, wanted=1)
-        replicas[1] = start("replica-1", REPLICA, address, "1")
+        replicas[1] = start_at("h3", "replica-1", REPLICA, address, "1")
         last = wait(1, alone, wanted=2)
     (tmp_path / "end").write_text(str(last + 300))
     assert [replica.wait(LIMIT_SECONDS) for replica in replicas] == [0, 0]
