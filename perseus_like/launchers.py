@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import UnavailableError
+from .protocol.rank_variables import TCP_RENDEZVOUS
 from .tcp_rendezvous import Place
 
 _log = logging.getLogger("perseus_like")
@@ -73,6 +74,11 @@ _TENSORFLOW = Launcher(
     *("TensorFlow's jobs of several workers", "TF_CONFIG", "", "an error: use `perseusrun`"),
     remedy="start the ranks with perseusrun, and leave out TF_CONFIG",
 )
+_PERSEUSRUN_OVER_SSH = Launcher(
+    *("`perseusrun` on several hosts without MPI", "PERSEUS_RANK", "PERSEUS_SIZE"),
+    "rank 0 listens; the launcher has given all ranks a secret",
+    also=(TCP_RENDEZVOUS,),
+)
 # docs/generate_environment.py writes this table to docs/launching.md. The first row whose variables are set counts.
 LAUNCHERS = (
     Launcher(
@@ -110,6 +116,7 @@ LAUNCHERS = (
         also=("PERSEUS_RENDEZVOUS",),
         kind="perseusrun",
     ),
+    _PERSEUSRUN_OVER_SSH,
     Launcher(
         *("`srun --mpi=pmix`", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "MPI"),
         also=("PMIX_RANK", "PMIX_NAMESPACE"),
@@ -230,7 +237,7 @@ def _read(launcher: Launcher) -> OwnLauncher:
 
 def _is_one_of_several(launcher: Launcher) -> bool:
     """Returns whether the variables say that this launcher has started this process as one of several ranks."""
-    if launcher.rank not in os.environ:
+    if not all(map(os.environ.get, (launcher.rank, *launcher.also))):
         return False
     if "TORCHELASTIC_RUN_ID" in os.environ and launcher is not TORCHRUN:
         return False  # a torchrun inside this launcher's job has started the process
@@ -242,6 +249,9 @@ def _is_one_of_several(launcher: Launcher) -> bool:
 
 def place_of(launcher: Launcher) -> Place | None:
     """Returns the address at which the ranks of this launcher meet, if there is one."""
+    if launcher is _PERSEUSRUN_OVER_SSH:
+        host, port, secret = os.environ[TCP_RENDEZVOUS].split()
+        return Place(host, int(port), "", TCP_RENDEZVOUS, secret=secret)
     # A pod of Kubernetes may run before the names of the others are known.
     may_be_early = "KUBERNETES_SERVICE_HOST" in os.environ
     if launcher.has_address and all(os.environ.get(name) for name in _ADDRESS):
@@ -355,7 +365,7 @@ def _identity() -> dict[str, str | None]:
 
     A launcher that a rank starts sets or changes one of them.
     """
-    names = ["PERSEUS_RENDEZVOUS", "PERSEUS_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_RANK"]
+    names = ["PERSEUS_RENDEZVOUS", TCP_RENDEZVOUS, "PERSEUS_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_FD", "PMI_RANK"]
     is_of_core = any(name in os.environ for name in names)
     names.append("TORCHELASTIC_RUN_ID")
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -398,7 +408,7 @@ def _has_lost_pmi() -> bool:
 
     MPI_Init would abort.
     """
-    others = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PERSEUS_RENDEZVOUS")
+    others = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PERSEUS_RENDEZVOUS", TCP_RENDEZVOUS)
     is_inherited = "PMI_FD" in os.environ and os.environ.get("PMI_SIZE") != "1" and not _has_pmi()
     return is_inherited and not any(name in os.environ for name in others)
 

@@ -47,6 +47,7 @@ class Place:
     job: str
     variable: str = "MASTER_ADDR"  # from which the host was read
     may_be_early: bool = False  # the name of the host may become known later
+    secret: str = ""  # the launcher's, if it has given one
 
     @property
     def ports(self) -> list[int]:
@@ -54,6 +55,13 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.host}, ports {self.ports[0]} to {self.ports[-1]}"
+
+    @property
+    def to_check(self) -> str:
+        """Returns what may keep ranks from meeting although they run, as the end of an error text."""
+        return (
+            "that no firewall is between the hosts" if self.secret else f"that {SECRET_FILE} is the same on all ranks"
+        )
 
     def addresses(self, deadline: float) -> list[tuple[socket.AddressFamily, str]]:
         """Returns the addresses of the host. UnavailableError if its name is not known."""
@@ -90,7 +98,7 @@ class TcpRendezvous:
         self._answers: list[Message] = []  # of rank 0, at another rank
         self._listener: AuthenticatedListener | None = None
         self._listens_at = ""
-        secret = _secret_in(secret_file) if secret_file else ""
+        secret = place.secret or (_secret_in(secret_file) if secret_file else "")
         self._secret = f"{secret} {place.job}"  # jobs with the same file do not meet each other
         if rank == 0:
             self._listen(has_secret=bool(secret))
@@ -248,7 +256,7 @@ class TcpRendezvous:
         raise TimedOutError(
             f"init(): rank {self._rank} of {self._size} does not reach rank 0 at {self._place} within "
             f"{self._seconds:g} s (PERSEUS_START_TIMEOUT); the last attempt: {problem}. Check that rank 0 runs, and "
-            f"that {SECRET_FILE} is the same on all ranks"
+            f"{self._place.to_check}"
         )
 
     # All ranks.
@@ -269,8 +277,8 @@ class TcpRendezvous:
         where = f" Rank 0 listens at {self._listens_at}." if self._listens_at else ""
         return (
             f"init(): after {self._seconds:g} s (PERSEUS_START_TIMEOUT), ranks of {self._size} are missing: {names}."
-            f"{where} Check that they run, that they reach this address (MASTER_ADDR sets another), and that "
-            f"{SECRET_FILE} is the same for all"
+            f"{where} Check that they run, that they reach this address"
+            f"{'' if self._place.secret else ' (MASTER_ADDR sets another)'}, and {self._place.to_check}"
         )
 
 

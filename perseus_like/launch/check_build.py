@@ -18,6 +18,7 @@ from .errors import LaunchError
 from .mpi.family import find_mpirun
 
 _PROBE_SECONDS = 60
+UCX = "libucp.so.0"
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,24 @@ _LIBRARIES = {
         ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),
         "ncclGetVersion",
     ),
+    "UCX": ((UCX,), ("libucx-cu12", "libucx-cu13", "libucx-cu11"), "ucp_get_version_string"),
 }
 
 # The program that asks a library for its version. It runs in another process, since a library may print or crash.
 # Arguments: path, function.
 _PROBE = """
-import ctypes, json, sys
+import ctypes, json, os, sys
+folder = os.path.dirname(sys.argv[1])
+for needed in ("libucm.so.0", "libucs.so.0", "libuct.so.0") if folder and "ucp" in sys.argv[2] else ():
+    try:
+        ctypes.CDLL(os.path.join(folder, needed))
+    except OSError:
+        pass
 library = ctypes.CDLL(sys.argv[1])
-if sys.argv[2] == "MPI_Get_library_version":
+if sys.argv[2] == "ucp_get_version_string":
+    library.ucp_get_version_string.restype = ctypes.c_char_p
+    found = library.ucp_get_version_string().decode()
+elif sys.argv[2] == "MPI_Get_library_version":
     text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
     found = text.value.decode(errors="replace")
@@ -76,7 +87,7 @@ def report(mpirun: str | None = None) -> str:
     sections = {
         "Frameworks": [_module(name, *found) for name, found in _FRAMEWORKS.items()],
         "MPI": [_mpirun(mpirun), _library("MPI library"), _module("mpi4py", *_MPI4PY)],
-        "Other engines": [_library("oneCCL"), _library("NCCL")],
+        "Other engines": [_library("UCX"), _library("oneCCL"), _library("NCCL")],
         "Core": [_core()],
     }
     return "\n".join(
@@ -116,6 +127,12 @@ def _mpirun(given: str | None) -> Row:
     except LaunchError as error:
         return Row("mpirun", False, "", f"({error})")
     return Row("mpirun", True, f"{found.family.value}, {found.version}", str(found.path))
+
+
+def find_ucx() -> str | None:
+    """Returns the path or the name of a UCX that can be loaded, of a wheel or where the loader looks; or None."""
+    names, distributions, function = _LIBRARIES["UCX"]
+    return next((path for path in _candidates(names, distributions) if _ask(path, function) is not None), None)
 
 
 def _library(what: str) -> Row:

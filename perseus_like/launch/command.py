@@ -1,4 +1,4 @@
-"""Runs a command line of perseusrun: an ordinary job on one host or through mpirun, or an elastic job."""
+"""Runs a command line of perseusrun: an ordinary job on one host, over ssh or through mpirun, or an elastic job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from ..protocol.nearest import notes_on_variables
 from ..system import installed_version, usable_cores
 from .allocation import find_allocation
+from .choice import choose_start
 from .elastic.settings import is_elastic
 from .environment import user_variables
 from .errors import LaunchError
@@ -54,7 +55,8 @@ def run_command(argv: list[str]) -> int:
         _check_ranks_here(size, placed)
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
         return _local(options, size)
-    return _mpi(options, size, placed)
+    uses_mpirun, reason = choose_start(options) if placed else (True, "no hosts are named")
+    return _mpi(options, size, placed, reason) if uses_mpirun else _ssh(options, size, placed or [], reason)
 
 
 def _unknown_variables(options: Options) -> list[str]:
@@ -152,11 +154,27 @@ def _local(options: Options, size: int) -> int:
     return run_local(options, size)
 
 
-def _mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
+def _ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
+    if options.cpu_list or options.report_bindings:
+        raise LaunchError(
+            "--cpu-list and --report-bindings: on several hosts, only an mpirun binds ranks; give --mpi and its "
+            "options in --binding-args"
+        )
+    from .ssh.run import describe_ssh, run_over_ssh
+
+    if options.dry_run:
+        print("\n".join(describe_ssh(options, hosts)))
+        return 0
+    return run_over_ssh(options, size, hosts, reason)
+
+
+def _mpi(options: Options, size: int, hosts: list[Host] | None, reason: str) -> int:
     if options.cpu_list or options.report_bindings:
         raise LaunchError(
             "--cpu-list and --report-bindings: mpirun starts the ranks of this job; give its options in --binding-args"
         )
+    if options.verbose:
+        options.notes.append(f"starting the ranks through mpirun: {reason}")
     from .mpi.run import describe_mpi, run_mpi
 
     if options.dry_run:

@@ -6,11 +6,11 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..names import folder_of
 from ..protocol.failure_record import FULL_TRACEBACKS, VARIABLE
-from ..protocol.rank_variables import RANK_FACTS, rank_variables
+from ..protocol.rank_variables import RANK_FACTS, TCP_RENDEZVOUS, rank_variables
 from ..system import usable_cores
 from .options import Options
 from .rows import terminal_size
@@ -25,6 +25,7 @@ _OWN = (
     *(f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in RANK_FACTS),
     "HOROVOD_HOSTNAME",
     "PERSEUS_RENDEZVOUS",
+    TCP_RENDEZVOUS,
     "PERSEUS_LAUNCHER",
     "PERSEUS_JOB",
     "PERSEUS_ELASTIC",
@@ -113,15 +114,21 @@ def _is_foreign(name: str, outer: Mapping[str, str]) -> bool:
 
 def rank_environment(job: Mapping[str, str], rank: int, size: int, master_port: int | None) -> dict[str, str]:
     """Returns the environment of one of `size` ranks on this host. `master_port` is for torch's `env://` store."""
-    inner = {**job, **rank_variables("PERSEUS", rank, [size]), **rank_variables("HOROVOD", rank, [size])}
+    inner = {**job, **numbers_of_rank(rank, [size])}
     inner["HOROVOD_HOSTNAME"] = socket.gethostname()
     inner["PERSEUS_RENDEZVOUS"] = job["PERSEUS_JOB"]
-    inner.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
-    inner["LOCAL_SIZE"] = str(size)
     if master_port is not None:
         inner.setdefault("MASTER_PORT", str(master_port))
     if "MASTER_PORT" in inner:
         inner.setdefault("MASTER_ADDR", "127.0.0.1")
+    return inner
+
+
+def numbers_of_rank(rank: int, ranks_per_host: Sequence[int]) -> dict[str, str]:
+    """Returns the variables with the numbers of a rank, under the names of this library, of Horovod and of torch."""
+    inner = {**rank_variables("PERSEUS", rank, ranks_per_host), **rank_variables("HOROVOD", rank, ranks_per_host)}
+    inner.update(RANK=str(rank), WORLD_SIZE=inner["PERSEUS_SIZE"], LOCAL_RANK=inner["PERSEUS_LOCAL_RANK"])
+    inner["LOCAL_WORLD_SIZE"] = inner["LOCAL_SIZE"] = inner["PERSEUS_LOCAL_SIZE"]
     return inner
 
 

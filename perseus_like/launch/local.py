@@ -102,13 +102,15 @@ def describe_local(options: Options, size: int) -> list[str]:
 def stdin_of(rank: int) -> int | None:
     """Returns a rank's standard input. Rank 0 reads the launcher's, unless the job is in the background."""
     # None: the launcher was started without a standard input. A library may have opened a file with its number.
-    if rank != 0 or sys.stdin is None:
-        return subprocess.DEVNULL
+    return subprocess.DEVNULL if rank != 0 or sys.stdin is None or is_in_background() else None
+
+
+def is_in_background() -> bool:
+    """Returns True if this process would be stopped when it reads its terminal."""
     try:
-        is_background = os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
     except OSError:  # a terminal without job control
-        is_background = False
-    return subprocess.DEVNULL if is_background else None
+        return False
 
 
 @contextlib.contextmanager

@@ -40,12 +40,11 @@ class Ignore(argparse.Action):
             namespace.notes.append(f"{option_string} has no effect: {reason}")
 
 
-class IgnoreGloo(Ignore):
+class WithoutMpi(argparse.Action):
     """Horovod's option that overrides an earlier --mpi."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        super().__call__(parser, namespace, values, option_string)
-        namespace.use_mpi = False
+        namespace.use_mpi, namespace.without_mpi = False, True
 
 
 class Refuse(argparse.Action):

@@ -7,7 +7,7 @@ import shlex
 
 from .completion import SHELLS, Completion
 from .explain import Explain
-from .option_actions import Bind, Forward, ForwardMca, ForwardPair, MapBy, ShortHelp
+from .option_actions import Bind, Forward, ForwardMca, ForwardPair, MapBy, ShortHelp, WithoutMpi
 from .program import MODULE_FLAGS
 
 
@@ -201,7 +201,21 @@ def add_elastic_options(parser: argparse.ArgumentParser) -> None:
 def add_mpi_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("MPI and remote hosts")
     add = group.add_argument
-    add("--mpi", dest="use_mpi", action="store_true", help="use mpirun even if all ranks are on this host")
+    add(
+        "--mpi",
+        dest="use_mpi",
+        action="store_true",
+        help="use mpirun, also if all ranks are on this host, or if UCX is installed",
+    )
+    add(
+        "--gloo",
+        dest="_",
+        action=WithoutMpi,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="use no MPI: start the ranks of several hosts over ssh, and connect them over UCX (default if UCX is "
+        "installed)",
+    )
     add("--mpirun", metavar="PATH", help="the mpirun to use (default: in this Python's prefix, then in PATH)")
     add("--mpi-args", type=_words, default=[], metavar="'ARGS'", help="additional options for mpirun")
     add("--binding-args", type=_words, metavar="'ARGS'", help="mpirun's binding options, instead of no binding")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from ..protocol.nearest import unknown_option
 from . import starters
 from .errors import LaunchError
-from .option_actions import REFUSED_OPTIONS, WITHOUT_EFFECT, Ignore, IgnoreGloo, Refuse, StoreSetting
+from .option_actions import REFUSED_OPTIONS, WITHOUT_EFFECT, Ignore, Refuse, StoreSetting
 from .option_groups import add_elastic_options, add_main_options, add_mpi_options, add_output_options
 from .program import split_command
 from .settings import GROUPS
@@ -19,7 +19,7 @@ examples:
   perseusrun -np 4 train.py --lr 0.1               4 ranks on this host
   perseusrun -np 4 -m package.module               the same for a module
   perseusrun -np 8 -H a:4,b:4 train.py             4 ranks on each of two hosts
-  perseusrun -np 8 -H a:4,b:4 --dry-run train.py   print the mpirun line only
+  perseusrun -np 8 -H a:4,b:4 --dry-run train.py   print the command lines only
   perseusrun --min-np 2 --host-discovery-script d.sh train.py
                                                    an elastic job
   perseusrun --check-build                         print what is installed
@@ -45,6 +45,7 @@ class Options(argparse.Namespace):
     as_gloo: bool
     torch: bool | None
     use_mpi: bool
+    without_mpi: bool = False  # --gloo: over ssh on several hosts, also if an mpirun would be chosen
     mpirun: str | None
     mpi_args: list[str]
     binding_args: list[str] | None
@@ -127,7 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="perseusrun",
         usage="perseusrun -np N [options] command [arguments]\n       perseusrun -np N [options] train.py [arguments]\n"
         "       perseusrun -np N [options] -m module [arguments]",
-        description="Starts N ranks of a program: on one host directly, on several through mpirun.",
+        description="Starts N ranks of a program: on one host directly, on several over ssh or through mpirun.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -150,8 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
                 help=setting.help,
             )
     hidden: tuple[tuple[dict[str, tuple[int, str]], type[argparse.Action]], ...] = (
-        ({flag: row for flag, row in WITHOUT_EFFECT.items() if flag != "--gloo"}, Ignore),
-        ({"--gloo": WITHOUT_EFFECT["--gloo"]}, IgnoreGloo),
+        (WITHOUT_EFFECT, Ignore),
         (REFUSED_OPTIONS, Refuse),
     )
     for table, action in hidden:

@@ -1,6 +1,6 @@
 """Checks before a launch that all hosts can be reached and have the same version of this package.
 
-mpirun reports either problem with many unrelated lines, or not at all.
+An mpirun reports either problem with many unrelated lines, or not at all.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> 
     """Returns the start of a command line that runs a program on a host. LaunchError if there is no remote shell."""
     program = given or "ssh"
     if shutil.which(program) is None:
-        what = f"--remote-shell {given!r}" if given else "ssh, which mpirun uses to reach other hosts"
+        what = f"--remote-shell {given!r}" if given else "ssh, which reaches the other hosts"
         raise LaunchError(f"{what}: no such program; install it, or give --remote-shell PATH")
     # The same options as mpirun's own ssh: no user is there to answer a question.
     own = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(seconds))}"]
@@ -182,7 +182,7 @@ def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:
     if not found["reaches"]:
         addresses = ", ".join(sorted({address for address, _ in wanted.way_back}))
         return (
-            f"cannot connect to this host ({addresses}), which its MPI must do; let the firewall of this host accept "
+            f"cannot connect to this host ({addresses}), which its ranks must do; let the firewall of this host accept "
             "connections from there, or give the interface with --network-interfaces"
         )
     return None

@@ -170,7 +170,6 @@ IGNORED: dict[str, tuple[int, str]] = {
     "--torus-allreduce": (0, _OWN_ALGORITHM),
     "--no-torus-allreduce": (0, _OWN_ALGORITHM),
     "--disable-cache": (0, "the launcher caches nothing about hosts"),
-    "--gloo": (0, "Gloo is not used; one host needs no other library, several hosts use MPI"),
     "--gloo-timeout-seconds": (1, "Gloo is not used; set --start-timeout instead"),
     "--allow-run-as-root": (0, "the launcher always passes it to mpirun"),
 }

@@ -137,11 +137,11 @@ class Supervisor:
         """Handles pending signals, output and ends of processes. Call it between two starts."""
         self._iterate(longest=0.0)
 
-    def watch(self, connection: HasFileno, act: Callable[[], None]) -> None:
-        """Calls `act` whenever `connection` can be read."""
-        self._loop.watch(connection, act)
+    def watch(self, connection: HasFileno | int, act: Callable[[], None], is_output: bool = False) -> None:
+        """Calls `act` whenever `connection` can be read, or with `is_output`, written."""
+        self._loop.watch(connection, act, is_output)
 
-    def forget(self, connection: HasFileno) -> None:
+    def forget(self, connection: HasFileno | int) -> None:
         """Ends what `watch` has started."""
         self._loop.forget(connection)
 
@@ -325,7 +325,10 @@ class Supervisor:
             self._stop_reason = "terminated"
             names = ", ".join(child.name for child in living)
             self._screen.announce(f"terminating {names}")
-        processes.send((child.pid for child in living), signal.SIGTERM)
+        if forward := self.forwarders.get(signal.SIGTERM):
+            forward()
+        else:
+            processes.send((child.pid for child in living), signal.SIGTERM)
 
     def _kill(self) -> None:
         processes.send(self._leftovers(everything=True), signal.SIGKILL)
@@ -386,6 +389,8 @@ class Supervisor:
         self._screen.announce(
             f"{signum.name}: passing it on to the ranks; those that still run after {self._stop_timeout:g} s are killed"
         )
+        if forward := self.forwarders.get(signum):
+            forward()
         for child in (child for child in living if child.stop_signal):
             # SIGINT goes to the whole process group, as a terminal sends it. Other signals go to the rank alone, which
             # may need its data loader's workers to end normally.

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .rank_variables import RANK_FACTS
+from .rank_variables import RANK_FACTS, TCP_RENDEZVOUS
 
 # Variables of the launcher and of its ranks. Those of the core are in its table of settings.
 LAUNCHER_VARIABLES = frozenset(
     {f"{prefix}_{fact}" for prefix in ("PERSEUS", "HOROVOD") for fact in RANK_FACTS}
     | {f"PERSEUS_{name}" for name in ("RENDEZVOUS", "LAUNCHER", "JOB", "ELASTIC", "ELASTIC_TIMEOUT", "TORCH_STORE")}
+    | {TCP_RENDEZVOUS}
     | {f"HOROVOD_{name}" for name in ("HOSTNAME", "SECRET_KEY", "ELASTIC", "ELASTIC_TIMEOUT", "VERSION")}
     | {"PERSEUS_LAUNCHER_HEARTBEAT", "PERSEUS_FAILURE_RECORD", "PERSEUS_FULL_TRACEBACKS", "PERSEUS_BUILD_FOLDER"}
     | {"PERSEUS_ALONE", "PERSEUS_AS_GLOO", "PERSEUS_RANK_MAIN", "PERSEUS_INTERRUPTS", "PERSEUS_SECRET_FILE"}

@@ -7,6 +7,8 @@ import itertools
 import os
 from collections.abc import Sequence
 
+# Where the ranks of a perseusrun without MPI meet: the host of rank 0, the port before the first one, and the secret.
+TCP_RENDEZVOUS = "PERSEUS_TCP_RENDEZVOUS"
 RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 

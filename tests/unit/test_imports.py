@@ -25,6 +25,7 @@ BY_FOLDER = {
     "failure_record",
     "messages",
     "mpi_daemons",
+    "rank_main",
     "rank_variables",
 }
 
@@ -46,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "names": ("errors",),
     "compression": ("tables", "tensor"),
     "tcp_rendezvous": ("errors", "protocol"),
-    "launchers": ("errors", "tcp_rendezvous"),
+    "launchers": ("errors", "protocol", "tcp_rendezvous"),
     "session": ("errors", "launchers", "protocol"),
     "handle": ("session",),
     "shared_memory": ("errors", "session"),

@@ -37,10 +37,11 @@ class Mpirun:
 
 def find_mpirun(given: str | None = None) -> Mpirun:
     """Returns the given mpirun, or the one in this Python's prefix, or the first in PATH. Raises LaunchError."""
-    return identify(_locate(given))
+    return identify(locate(given))
 
 
-def _locate(given: str | None) -> Path:
+def locate(given: str | None = None) -> Path:
+    """Returns the path of such an mpirun. Raises LaunchError if there is none."""
     if given is not None:
         found = shutil.which(given)
         if not found:

@@ -14,7 +14,7 @@ import functools
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ...protocol.authentication import AuthenticatedListener, new_secret
 from ..addresses import listen_at
@@ -51,11 +51,16 @@ class LauncherHeartbeat:
         self.text = " ".join([str(timeout_seconds), secret, *endpoints]) if endpoints else ""
 
     def watch(
-        self, supervisor: Supervisor, fail: Callable[[Failure], None], report: Callable[[int, bytes], None]
+        self,
+        supervisor: Supervisor,
+        fail: Callable[[Failure], None],
+        report: Callable[[int, bytes], None],
+        signals: Iterable[signal.Signals] = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT),
     ) -> None:
         """Makes `supervisor` serve the connections.
 
-        `fail` is called for ranks that are lost, and `report` with a rank and each of its status lines.
+        `fail` is called for ranks that are lost, and `report` with a rank and each of its status lines. The ranks get
+        `signals` over the connections.
         """
         self._supervisor = supervisor
         self._fail = fail
@@ -63,7 +68,7 @@ class LauncherHeartbeat:
         supervisor.watch(self._listener, self._accept)
         supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
         supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
-        for signum in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        for signum in signals:
             supervisor.forwarders[signum] = functools.partial(self._forward, signum)
 
     def _accept(self) -> None:

@@ -1,6 +1,6 @@
-"""Runs one rank of a job that mpirun has started, and reports its end to perseusrun.
+"""Runs one rank of a job on several hosts, and reports its end to perseusrun.
 
-perseusrun starts it by its path, with nothing but the standard library:
+An mpirun or `ssh/host_main` starts it by its path, with nothing but the standard library:
 `python -IS rank_main.py TAG '["python", "train.py"]'`. It adds this to an mpirun:
 
 - Arguments arrive unchanged. Open MPI 5 rewrites some that look like its own, and all MPIs read `:` as a separator.
@@ -75,7 +75,9 @@ _FAILURE_GRACE_SECONDS = 0.8
 _LOSS_GRACE_SECONDS = 5.0
 # The most that Linux takes: seconds between probes, and milliseconds without an answer.
 _MOST_KEEPALIVE_SECONDS, _MOST_UNANSWERED_MS = 32767, 2**31 - 1
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PERSEUS_RANK")
+# The name of the process that starts ranks without an mpirun (`ssh/host_main`).
+HOST_MAIN = "perseusrun"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (*_STOPPING, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -133,7 +135,10 @@ def main(tag: str, encoded: str) -> int:
         if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
             heartbeat.report(_report(tag, "ended 1", f"was ended, because its {mpirun.name} on this host was killed"))
         _end(process)
-        end_daemons_later(0.0)
+        if mpirun.name == HOST_MAIN:
+            _end_session()
+        else:
+            end_daemons_later(0.0)
         return 1
     record = records.read(_rank())
     # Open MPI may end the process with a code or signal of its own after its exception.
@@ -145,7 +150,7 @@ def main(tag: str, encoded: str) -> int:
         _report(tag, "stopped", "")
     else:
         heartbeat.report(_report(tag, f"ended {shown}", describe_code(code)))
-    if code != 0 and not stop_requested.is_set():
+    if code != 0 and mpirun.name != HOST_MAIN and not stop_requested.is_set():
         stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
     else:
@@ -188,9 +193,7 @@ def _session_members() -> set[int]:
     """Returns the other processes of the session that this process leads, without those that have ended."""
     own = os.getpid()
     return {
-        pid
-        for pid, fields in _process_table()
-        if int(fields[3]) == own and pid != own and fields[0] not in {b"Z", b"X"}
+        pid for pid, fields in process_table() if int(fields[3]) == own and pid != own and fields[0] not in {b"Z", b"X"}
     }
 
 
@@ -225,7 +228,7 @@ def _stop_or_continue(root: int, command: bytes) -> None:
 def _tree(root: int) -> list[int]:
     """Returns a process and all its descendants, parents first."""
     children: dict[int, list[int]] = {}
-    for pid, fields in _process_table():
+    for pid, fields in process_table():
         children.setdefault(int(fields[1]), []).append(pid)
     found = [root]
     for pid in found:
@@ -233,7 +236,7 @@ def _tree(root: int) -> list[int]:
     return found
 
 
-def _process_table() -> Iterator[tuple[int, list[bytes]]]:
+def process_table() -> Iterator[tuple[int, list[bytes]]]:
     """Yields each process of this host with the fields of /proc/PID/stat from the state on."""
     for entry in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (names are enough, and many)
         with contextlib.suppress(OSError):

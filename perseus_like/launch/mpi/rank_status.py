@@ -17,11 +17,13 @@ FailureSink = Callable[[Failure], None]
 class RankStatus:
     """The status of each rank of a job: the host on which it began, and whether it has reported its end.
 
-    `planned` holds the name of each rank's host as the user wrote it, if hosts were given.
+    `planned` holds the name of each rank's host as the user wrote it, if hosts were given. `starter` is the program
+    that starts the ranks.
     """
 
     size: int
     planned: list[str] = field(default_factory=list)
+    starter: str = "mpirun"
     hosts: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     succeeded: set[int] = field(default_factory=set)  # the ranks that have ended with code 0
@@ -33,7 +35,7 @@ class RankStatus:
     def late(self, seconds: float) -> list[Failure]:
         """Returns the failures of the ranks that have not begun, `seconds` after the start of mpirun."""
         absent = [rank for rank in range(self.size) if rank not in self.hosts]
-        how = _NOT_IN_TIME.format(seconds)
+        how = _NOT_IN_TIME.format(seconds, self.starter)
         return [Failure(_name(ranks, host), how, 1, True) for host, ranks in self._by_plan(absent)]
 
     def missed(self, found: list[Failure]) -> list[Failure]:
@@ -49,7 +51,8 @@ class RankStatus:
         if early := early_ends(found, {rank: f"rank {rank} on {self.hosts[rank]}" for rank in self.succeeded}):
             return early
         if absent := [rank for rank in range(self.size) if rank not in self.hosts]:
-            return [Failure(_name(ranks, host), _NEVER_BEGAN, 1, True) for host, ranks in self._by_plan(absent)]
+            how = _NEVER_BEGAN.format(self.starter)
+            return [Failure(_name(ranks, host), how, 1, True) for host, ranks in self._by_plan(absent)]
         silent: dict[str, list[int]] = {}
         for rank in range(self.size):
             silent.setdefault(self.hosts[rank], []).append(rank)
@@ -69,12 +72,11 @@ _VANISHED = (
     "ended without a report: the host has crashed, has lost its network, or the job's processes there were killed"
 )
 _NEVER_BEGAN = (
-    "never started: mpirun could not start a process there, or that host cannot reach mpirun; see mpirun's messages "
-    "above"
+    "never started: {0} could not start a process there, or that host cannot reach {0}; see {0}'s messages above"
 )
 
 _NOT_IN_TIME = (
-    "not started within {:g} s (--start-timeout): mpirun could not start a process there, or that host cannot connect "
+    "not started within {:g} s (--start-timeout): {} could not start a process there, or that host cannot connect "
     "to this one; check the firewall of this host"
 )
 

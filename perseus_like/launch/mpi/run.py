@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import ipaddress
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,23 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...system import installed_version, usable_cores
-from ..addresses import listen_at, own_addresses
-from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name, user_variables
-from ..errors import LaunchError
+from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name
 from ..hosts import Host, is_this_machine
 from ..masking import shell_line
 from ..options import Options
-from ..output import Channel, Screen, Style
-from ..preflight import DEFAULT_SECONDS, SRUN, Wanted, check_allocation, check_hosts, remote_shell
+from ..output import NAMES, Screen, Style
+from ..preflight import SRUN, Wanted, check_allocation, remote_shell
+from ..remote import check_over_shell, check_seconds, heartbeat_seconds, make_heartbeat, ssh_args, start_seconds
 from ..supervise import Supervisor
 from ..verdict import Failure, Witness
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
-from .heartbeat import DEFAULT_TIMEOUT_SECONDS, LauncherHeartbeat
 from .plan import Line, Plan
 from .rank_main import HEARTBEAT
-from .rank_status import RankStatus, StatusFilter
+from .rank_status import RankStatus
+from .reports import RankReports
 
 # mpirun ends the job by itself about a second after a rank has failed (rank_main.py). Otherwise perseusrun ends it now.
 FAILURE_GRACE_SECONDS = 1.5
@@ -40,9 +36,7 @@ OPEN_MPI_4_GRACE_SECONDS = 5.0
 # mpirun needs time to clean up other hosts. If it cannot, ranks there notice by themselves (heartbeat.py).
 TERMINATE_SECONDS = 3.0
 ORPHAN_SECONDS = 2.0
-DEFAULT_START_SECONDS = 60  # as in the core
 
-_HEARTBEAT_TIMEOUT = "PERSEUS_HEARTBEAT_TIMEOUT"
 _NO_ADDRESS = (
     "no heartbeat between the launcher and the ranks: this host has no address on the given network "
     "interfaces. The job continues, but only mpirun detects that a rank is lost"
@@ -70,7 +64,8 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     if hosts and options.check_hosts:
         _check_hosts(mpirun, options, hosts)
     job_name = new_job_name()
-    heartbeat = _heartbeat(options, size)
+    seconds = heartbeat_seconds(options)
+    heartbeat = make_heartbeat(options, size, seconds) if seconds else None
     line = make_line(mpirun, options, size, hosts, job_name, heartbeat.text if heartbeat else "")
     screen = Screen(Style.of(options), size)
     for note in options.notes:
@@ -83,29 +78,19 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     status = RankStatus(size, [host.name for host in hosts or [] for _ in range(host.slots)])
     grace = OPEN_MPI_4_GRACE_SECONDS if mpirun.family is Family.OPEN_MPI_4 else FAILURE_GRACE_SECONDS
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
-
-        def fail(failure: Failure) -> None:
-            supervisor.fail(failure, grace)
+        reports = RankReports(supervisor, screen, job_name, status, grace)
 
         def lose(failure: Failure) -> None:
             # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
             is_certain = status.have_all_begun()
-            fail(failure if is_certain else replace(failure, was_killed=False, witness=Witness(blames_another=True)))
+            reports.fail(
+                failure if is_certain else replace(failure, was_killed=False, witness=Witness(blames_another=True))
+            )
 
-        def end_if_late() -> None:
-            for failure in [] if supervisor.is_stopping else status.late(_start_seconds(options)):
-                fail(failure)
-
-        @functools.cache
-        def filter_of(rank: int) -> StatusFilter:
-            return StatusFilter(rank, job_name, status, fail, Witness(log=screen.log_of(rank, "stderr"), rank=rank))
-
-        out, err = (
-            _sorter(mpirun.family, job_name, _Channels(screen, name, filter_of)) for name in ("stdout", "stderr")
-        )
+        out, err = (_sorter(mpirun.family, job_name, reports.channels(name)) for name in NAMES)
         if heartbeat:
-            heartbeat.watch(supervisor, lose, lambda rank, line: filter_of(rank).take(line))
-        supervisor.later(_start_seconds(options), end_if_late)
+            heartbeat.watch(supervisor, lose, reports.take)
+        supervisor.later(start_seconds(options), functools.partial(reports.fail_if_late, start_seconds(options)))
         supervisor.serve()
         is_started = not supervisor.is_stopping
         if is_started:
@@ -117,7 +102,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
 
 def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     names = [host.name for host in hosts if not is_this_machine(host.name)]
-    seconds = options.start_timeout or DEFAULT_SECONDS
+    seconds = check_seconds(options)
     paths = [str(mpirun.path), str(Path.cwd())]
     if options.is_batch:
         if options.batch_system == "Slurm" and names and not options.remote_shell and shutil.which(SRUN[0]):
@@ -126,33 +111,7 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
             options.notes += [note] if note else []
         return
     given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)
-    shell = remote_shell(given, _ssh_args(options), seconds)
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(each) for each in listen_at(_reachable_addresses(options))]
-        way_back = [each.getsockname()[:2] for each in listeners]
-        check_hosts(names, shell, Wanted(installed_version(), paths, way_back), seconds)
-
-
-def _reachable_addresses(options: Options) -> list[str]:
-    """Returns the addresses at which other hosts may reach this one."""
-    interfaces = options.nics or user_variables(os.environ, options).get("PERSEUS_NETWORK_INTERFACES")
-    return [each for each in own_addresses(interfaces) if not ipaddress.ip_address(each).is_loopback]
-
-
-def _start_seconds(options: Options) -> float:
-    """Returns the time in which mpirun must have started all ranks."""
-    given = user_variables(os.environ, options)
-    text = given.get("PERSEUS_START_TIMEOUT") or given.get("HOROVOD_START_TIMEOUT") or ""
-    return options.start_timeout or float(text if text.isdecimal() else DEFAULT_START_SECONDS)
-
-
-def _heartbeat(options: Options, size: int) -> LauncherHeartbeat | None:
-    given = user_variables(os.environ, options)
-    text = given.get(_HEARTBEAT_TIMEOUT) or str(DEFAULT_TIMEOUT_SECONDS)
-    if not re.fullmatch("[0-9]+", text):
-        raise LaunchError(f"{_HEARTBEAT_TIMEOUT}={text!r} is not a number of seconds; give a whole number, or 0")
-    interfaces = options.nics or given.get("PERSEUS_NETWORK_INTERFACES")
-    return LauncherHeartbeat(int(text), own_addresses(interfaces), size) if int(text) else None
+    check_over_shell(options, names, remote_shell(given, ssh_args(options), seconds), paths)
 
 
 def describe_mpi(options: Options, size: int, hosts: list[Host] | None) -> str:
@@ -177,7 +136,7 @@ def make_line(
         forward=forwarded_names(environment, (name for name, _ in options.forward)),
         tag=job_name,
         remote_shell=options.remote_shell,
-        ssh_args=_ssh_args(options),
+        ssh_args=ssh_args(options),
         interfaces=options.nics,
         tcp=options.tcp,
         binding=options.binding_args,
@@ -190,11 +149,6 @@ def make_line(
 
 def _wrapped(command: list[str], tag: str) -> list[str]:
     return [sys.executable, "-IS", str(Path(rank_main.__file__).absolute()), tag, json.dumps(command)]
-
-
-def _ssh_args(options: Options) -> list[str]:
-    args = ["-p", str(options.ssh_port)] if options.ssh_port else []
-    return args + (["-i", options.ssh_identity_file] if options.ssh_identity_file else [])
 
 
 def shell_text(line: Line, options: Options) -> str:
@@ -210,19 +164,3 @@ def _sorter(family: Family, tag: str, channel_of: ChannelOf) -> MarkedOutput:
             return open_mpi_output("", channel_of)
         case Family.OPEN_MPI_5:
             return open_mpi_output(" ", channel_of)
-
-
-class _Channels:
-    """The channels of all ranks for one stream. A channel is created with the rank's first output."""
-
-    def __init__(self, screen: Screen, name: str, filter_of: Callable[[int], StatusFilter]) -> None:
-        self._screen = screen
-        self._name = name
-        self._filter_of = filter_of
-        self._channels: dict[int | None, Channel] = {}
-
-    def __call__(self, rank: int | None) -> Channel:
-        if rank not in self._channels:
-            status_filter = self._filter_of(rank) if rank is not None and self._name == "stderr" else None
-            self._channels[rank] = self._screen.channel(rank, self._name, status_filter)
-        return self._channels[rank]

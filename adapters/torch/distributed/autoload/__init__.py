@@ -23,7 +23,7 @@ NAME = "perseus"
 # The launchers whose ranks find each other set at least one of these. perseus_like/launchers.py has all that they set.
 LAUNCHER_VARIABLES = (
     *("PERSEUS_RENDEZVOUS", "PERSEUS_ELASTIC", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"),
-    *("SLURM_STEP_NUM_TASKS", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK"),
+    *("SLURM_STEP_NUM_TASKS", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "PERSEUS_TCP_RENDEZVOUS"),
 )
 
 logger = logging.getLogger("perseus_like")

@@ -1,0 +1,49 @@
+"""Chooses what starts the ranks of several hosts: this launcher over ssh, with UCX between the ranks, or an mpirun."""
+
+from __future__ import annotations
+
+import os
+
+from ..protocol.messages import VARIABLE
+from .environment import user_variables
+from .errors import LaunchError
+from .options import Options
+
+_TRANSPORT = "PERSEUS_HOST_TRANSPORT"
+_NEITHER = (
+    "several hosts need UCX or an MPI, and this host has neither; install one of them on all hosts: UCX with "
+    "pip install 'perseus-like[ucx]' or apt install libucx0, or an MPI, for example with "
+    "pip install 'perseus-like[mpich]'"
+)
+
+
+def choose_start(options: Options) -> tuple[bool, str]:
+    """Returns whether an mpirun starts the ranks, and the reason. Raises LaunchError if neither way is possible."""
+    given = user_variables(os.environ, options)
+    transport = given.get(_TRANSPORT, "").lower()
+    for_mpirun = {
+        "--mpi": options.use_mpi,
+        "--mpirun": options.mpirun is not None,
+        "--mpi-args": options.mpi_args,
+        "--binding-args or --bind-to": options.binding_args is not None,
+        f"{_TRANSPORT}=mpi": transport == "mpi",
+        "an elastic job": VARIABLE in given,
+    }
+    if reasons := [name for name, is_given in for_mpirun.items() if is_given]:
+        return True, reasons[0]
+    if options.without_mpi or transport == "ucx":
+        return False, "--gloo" if options.without_mpi else f"{_TRANSPORT}=ucx"
+    from .check_build import find_ucx
+    from .mpi.family import locate
+
+    try:
+        has_mpirun = bool(locate())
+    except LaunchError:
+        has_mpirun = False
+    if has_mpirun and options.is_batch:
+        return True, f"the hosts are those of {options.batch_system}"
+    if ucx := given.get("PERSEUS_UCX_LIBRARY") or find_ucx():
+        return False, f"UCX was found ({ucx})"
+    if not has_mpirun:
+        raise LaunchError(_NEITHER)
+    return True, "UCX was not found"
