@@ -250,8 +250,8 @@ def _is_one_of_several(launcher: Launcher) -> bool:
 def place_of(launcher: Launcher) -> Place | None:
     """Returns the address at which the ranks of this launcher meet, if there is one."""
     if launcher is _PERSEUSRUN_OVER_SSH:
-        host, port, secret = os.environ[TCP_RENDEZVOUS].split()
-        return Place(host, int(port), "", TCP_RENDEZVOUS, secret=secret)
+        host, base, secret = os.environ[TCP_RENDEZVOUS].split()
+        return Place(host, int(base), "", TCP_RENDEZVOUS, secret=secret)
     # A pod of Kubernetes may run before the names of the others are known.
     may_be_early = "KUBERNETES_SERVICE_HOST" in os.environ
     if launcher.has_address and all(os.environ.get(name) for name in _ADDRESS):

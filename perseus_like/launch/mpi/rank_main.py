@@ -84,7 +84,7 @@ _PASSED_ON = (*_STOPPING, signal.SIGUSR1, signal.SIGUSR2)
 
 def main(tag: str, encoded: str) -> int:
     """Runs the command. Returns its exit code, or 128 + signal if it was killed."""
-    mpirun = _Starter()
+    starter = _Starter()
     _enter_own_session()
     libc = ctypes.CDLL(None)
     parent = os.getpid()
@@ -131,26 +131,26 @@ def main(tag: str, encoded: str) -> int:
 
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
-    if not _wait(process, heartbeat, mpirun, obey):
+    if not _wait(process, heartbeat, starter, obey):
         if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
-            heartbeat.report(_report(tag, "ended 1", f"was ended, because its {mpirun.name} on this host was killed"))
+            heartbeat.report(_report(tag, "ended 1", f"was ended, because its {starter.name} on this host was killed"))
         _end(process)
-        if mpirun.name == HOST_MAIN:
-            _end_session()
-        else:
+        if starter.is_mpis:
             end_daemons_later(0.0)
+        else:
+            _end_session()
         return 1
     record = records.read(_rank())
     # Open MPI may end the process with a code or signal of its own after its exception.
-    code = 1 if record and record.error and process.returncode else process.returncode
+    code = 1 if starter.is_mpis and record and record.error and process.returncode else process.returncode
     shown = code if code >= 0 else 128 - code
     if record:
         heartbeat.report(_report(tag, "failed", record.encode()))
-    if stop_requested.is_set():
-        _report(tag, "stopped", "")
+    if stop_requested.is_set() and starter.is_mpis:
+        _report(tag, "stopped", "")  # the code of the mpirun counts
     else:
         heartbeat.report(_report(tag, f"ended {shown}", describe_code(code)))
-    if code != 0 and mpirun.name != HOST_MAIN and not stop_requested.is_set():
+    if code != 0 and starter.is_mpis and not stop_requested.is_set():
         stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
     else:
@@ -198,20 +198,21 @@ def _session_members() -> set[int]:
 
 
 class _Starter:
-    """The process of mpirun that has started this one: a daemon, or mpirun itself."""
+    """The process that has started this one: a daemon of mpirun, mpirun itself, or `ssh/host_main`."""
 
     def __init__(self) -> None:
         pid = os.getppid()
         self.name = Path(f"/proc/{pid}/comm").read_text().strip()
+        self.is_mpis = self.name != HOST_MAIN
         self.descriptor = os.pidfd_open(pid)
 
 
 def _wait(
-    process: subprocess.Popen[bytes], heartbeat: Heartbeat, mpirun: _Starter, obey: Callable[[bytes], None]
+    process: subprocess.Popen[bytes], heartbeat: Heartbeat, starter: _Starter, obey: Callable[[bytes], None]
 ) -> bool:
     """Waits for the rank's end; returns False if perseusrun or mpirun's process on this host was lost before."""
     rank = os.pidfd_open(process.pid)
-    has_ended = heartbeat.poll((rank, mpirun.descriptor), obey) == rank
+    has_ended = heartbeat.poll((rank, starter.descriptor), obey) == rank
     if has_ended:
         process.wait()
     return has_ended

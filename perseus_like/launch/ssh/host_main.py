@@ -12,6 +12,7 @@ in their sessions end.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -57,7 +58,7 @@ class HostRanks:
     def __init__(self, tag: str, has_rank_0: bool) -> None:
         self._tag = tag
         self._living: dict[int, _Rank] = {}
-        self._actions: dict[int, Callable[[], None]] = {}
+        self._actions: dict[int, Callable[[], object]] = {}
         self._poll = select.poll()
         self._watch(1, _leave, events=0)  # an error: nobody reads any more
         if not has_rank_0:
@@ -84,7 +85,7 @@ class HostRanks:
         self._living[process.pid] = rank
         for target, stream in rank.streams.items():
             os.set_blocking(stream.fileno(), False)
-            self._watch(stream.fileno(), lambda target=target: self._pass_on(rank, target))  # type: ignore[misc]
+            self._watch(stream.fileno(), functools.partial(self._pass_on, rank, target))
         self._watch(rank.end, lambda: self._conclude(rank))
 
     def serve(self) -> None:
@@ -112,7 +113,7 @@ class HostRanks:
         """Reports the end of a rank in the words of `rank_main`, whose own report comes first if there is one."""
         self._write(2, number, f"<{self._tag} ended {code}>{os.uname().nodename} {how}\n".encode())
 
-    def _watch(self, descriptor: int, act: Callable[[], None], events: int = select.POLLIN) -> None:
+    def _watch(self, descriptor: int, act: Callable[[], object], events: int = select.POLLIN) -> None:
         self._actions[descriptor] = act
         self._poll.register(descriptor, events)
 
