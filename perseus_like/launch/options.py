@@ -128,7 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="perseusrun",
         usage="perseusrun -np N [options] command [arguments]\n       perseusrun -np N [options] train.py [arguments]\n"
         "       perseusrun -np N [options] -m module [arguments]",
-        description="Starts N ranks of a program: on one host directly, on several over ssh or through mpirun.",
+        description="Starts N ranks of a program, on several hosts over ssh or through mpirun.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""What a job on several hosts takes from the options: addresses, time limits, the check of the hosts, the heartbeat."""
+"""The parts of a job on several hosts that do not depend on its start: addresses, limits, the check, the heartbeat."""
 
 from __future__ import annotations
 

@@ -100,5 +100,7 @@ def test_the_error_names_a_host_that_cannot_connect_back(shell: list[str]) -> No
         closed_port.bind(("127.0.0.1", 0))  # it does not listen
         refused, accepted = closed_port.getsockname(), open_port.getsockname()
         check_hosts(["fit"], shell, Wanted(installed_version(), [], [refused, accepted]), 60)
-        with pytest.raises(LaunchError, match=r"fit cannot connect to this host \(127.0.0.1\), which its MPI must do"):
+        with pytest.raises(
+            LaunchError, match=r"fit cannot connect to this host \(127.0.0.1\), which its ranks must do"
+        ):
             check_hosts(["fit"], shell, Wanted(installed_version(), [], [refused]), 60)
