@@ -27,7 +27,8 @@ import perseus_like.numpy as hvd
 
 def report(*words):
     # Each report is one write to the rank's own file, because the launcher may mix the output of ranks or cut it off.
-    with open(f"rank{os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}.txt", "a") as file:
+    rank = next(os.environ[name] for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK") if name in os.environ)
+    with open(f"rank{rank}.txt", "a") as file:
         file.write(" ".join(map(str, words)) + "\\n")
 """
 

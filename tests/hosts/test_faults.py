@@ -56,7 +56,7 @@ print("done", flush=True)
 # The program does not use perseus_like and does not communicate.
 SLEEP = """
 import os, time
-rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ)
+rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if name in os.environ)
 print("up", rank, os.getpid(), flush=True)
 time.sleep(600)
 """

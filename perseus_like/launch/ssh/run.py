@@ -78,13 +78,15 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
         heartbeat.watch(supervisor, reports.fail, reports.take, _SIGNALS)
         supervisor.later(start_seconds(options), functools.partial(reports.fail_if_late, start_seconds(options)))
         secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: _rendezvous(options, hosts[0].name)}
+        inputs: list[HostInput] = []  # the processes end when their inputs are closed
         for number, host in enumerate(hosts):
             supervisor.serve()
             if supervisor.is_stopping:
                 break
             ranks = _ranks_of(hosts, number)
-            given = HostInput(supervisor, _plan(options, hosts, number, job_name, {**job, **secrets}), 0 in ranks)
-            with given.hosts_end as stdin:
+            plan = _plan(options, hosts, number, job_name, {**job, **secrets})
+            inputs.append(HostInput(supervisor, plan, 0 in ranks))
+            with inputs[-1].hosts_end as stdin:
                 supervisor.start(
                     f"the ranks of {host.name}",
                     _line(shell, host.name),
@@ -108,7 +110,7 @@ def _check_end(host: str, ranks: range, status: RankStatus, reports: RankReports
     how = processes.describe_exit(child.status)
     if not status.hosts.keys() & set(ranks):
         how = f"could not start any rank: {status.starter} {how}; see its messages above"
-    reports.fail(Failure(f"the launcher's process on {host}", how, processes.exit_code(child.status) or 1, False))
+    reports.fail(Failure(f"the launcher's process on {host}", how, 1, False))
 
 
 def describe_ssh(options: Options, hosts: list[Host]) -> list[str]:
