@@ -17,7 +17,7 @@ _NEITHER = (
 )
 
 
-def choose_start(options: Options) -> tuple[bool, str]:
+def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
     """Returns whether an mpirun starts the ranks, and the reason. Raises LaunchError if neither way is possible."""
     given = user_variables(os.environ, options)
     transport = given.get(_TRANSPORT, "").lower()
@@ -44,6 +44,8 @@ def choose_start(options: Options) -> tuple[bool, str]:
         return True, f"the hosts are those of {options.batch_system}"
     if ucx := given.get("PERSEUS_UCX_LIBRARY") or find_ucx():
         return False, f"UCX was found ({ucx})"
-    if not has_mpirun:
+    if has_mpirun:
+        return True, "UCX was not found"
+    if number_of_hosts > 1:
         raise LaunchError(_NEITHER)
-    return True, "UCX was not found"
+    return False, "all ranks are on one host"

@@ -55,7 +55,7 @@ def run_command(argv: list[str]) -> int:
         _check_ranks_here(size, placed)
     if not options.use_mpi and (placed is None or all(is_this_machine(host.name) for host in placed)):
         return _local(options, size)
-    uses_mpirun, reason = choose_start(options) if placed else (True, "no hosts are named")
+    uses_mpirun, reason = choose_start(options, len(placed)) if placed else (True, "no hosts are named")
     return _mpi(options, size, placed, reason) if uses_mpirun else _ssh(options, size, placed or [], reason)
 
 

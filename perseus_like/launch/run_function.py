@@ -97,7 +97,7 @@ def run(
         disable_cache: has no effect; hosts are checked at each start.
         output_filename: a folder in which each rank's output is kept.
         verbose: if not 0, the launcher reports what it does.
-        use_gloo: has no effect; ranks communicate without MPI unless `use_mpi` is true.
+        use_gloo: if true, the ranks of several hosts start over ssh, and communicate without MPI.
         use_mpi: if true, mpirun starts the ranks, and they communicate through MPI.
         mpi_args: further options of mpirun.
         network_interface: the network interfaces to use, separated by commas.
@@ -143,7 +143,7 @@ def run(
     given = [f"{flag}={value}" for flag, value in values.items() if value is not None]
     if cooldown_range is not None:
         given += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
-    given += [flag for flag, wanted in {"--verbose": verbose, "--mpi": use_mpi}.items() if wanted]
+    given += [flag for flag, wanted in {"--verbose": verbose, "--gloo": use_gloo, "--mpi": use_mpi}.items() if wanted]
     size = max(num_proc if np is None else np, smallest or 0)
     return _run(func, args, kwargs, size, [*given, *options], executable or sys.executable, env, folder)
 

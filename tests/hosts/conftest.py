@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,23 @@ def test_beds() -> Iterator[TestBeds]:
             return stack.enter_context(NetworkTestBed(hosts, links))
 
         yield up
+
+
+@contextmanager
+def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
+    """Yields the path of a remote shell that uses the network, with its servers running on all hosts."""
+    program = [sys.executable, "-IS", str(Path(__file__).with_name("network_shell.py"))]
+    shell = folder / "network-shell"
+    shell.write_text(f'#!/bin/sh\nexec {" ".join(program)} call "$@"\n')
+    shell.chmod(0o755)
+    with ExitStack() as stack:
+        for host in test_bed.hosts:
+            line = test_bed.command(host, [*program, "serve", test_bed.address(host)])
+            server = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
+            stack.callback(server.kill)
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+        yield str(shell)
 
 
 # MPICH's wheel contains a UCX.

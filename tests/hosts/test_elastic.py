@@ -8,11 +8,9 @@ import random
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import TestBeds
+from .conftest import TestBeds, network_shell
 from .network_test_bed import NetworkTestBed
 
 _specification = importlib.util.spec_from_file_location(
@@ -66,23 +64,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if job.process.poll() is None:
             job.process.terminate()
         job.process.communicate(timeout=LIMIT_SECONDS)
-
-
-@contextmanager
-def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
-    """Yields the path of a remote shell that uses the network, with its servers running on all hosts."""
-    program = [sys.executable, "-IS", str(Path(__file__).with_name("network_shell.py"))]
-    shell = folder / "network-shell"
-    shell.write_text(f'#!/bin/sh\nexec {" ".join(program)} call "$@"\n')
-    shell.chmod(0o755)
-    with ExitStack() as stack:
-        for host in test_bed.hosts:
-            line = test_bed.command(host, [*program, "serve", test_bed.address(host)])
-            server = stack.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
-            stack.callback(server.kill)
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
-        yield str(shell)
 
 
 def rank_of(job: Any, rank: int) -> int:

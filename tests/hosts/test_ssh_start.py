@@ -15,7 +15,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import TestBeds
+from .conftest import TestBeds, network_shell
 from .network_test_bed import NetworkTestBed
 
 LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
@@ -76,12 +76,16 @@ except KeyboardInterrupt:
 
 
 class Job:
-    """A job with two ranks on each of two hosts. `pids` has the process ids of its ranks."""
+    """A job with two ranks on each of two hosts. `pids` has the process ids of its ranks.
 
-    def __init__(self, test_bed: NetworkTestBed, process: subprocess.Popen[str]) -> None:
+    The hosts have `others` as processes, too.
+    """
+
+    def __init__(self, test_bed: NetworkTestBed, process: subprocess.Popen[str], others: set[int]) -> None:
         self.test_bed = test_bed
         self.process = process
         self.pids: dict[int, int] = {}
+        self.others = others
 
     def wait_until_up(self) -> None:
         assert self.process.stdout is not None
@@ -98,8 +102,14 @@ class Job:
         return self.process.returncode, output
 
     def wait_until_nothing_is_left(self) -> None:
-        left = lambda: {pid: _line_of(pid) for host in self.test_bed.hosts for pid in self.test_bed.processes(host)}  # noqa: E731
+        def left() -> dict[int, str]:
+            return {pid: _line_of(pid) for pid in processes_of(self.test_bed) - self.others}
+
         wait_until(lambda: not left(), lambda: f"processes are left: {left()}")
+
+
+def processes_of(test_bed: NetworkTestBed) -> set[int]:
+    return {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
 
 
 def _line_of(pid: int) -> str:
@@ -114,26 +124,35 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
-    """Returns a function that starts a program on two hosts.
+    """Returns a function that starts a program on two hosts. It is program.py in the working directory.
 
-    As over ssh, ranks on the other host have an environment of their own.
+    As over ssh, ranks on the other host have an environment of their own. `shell` is the path of another remote shell,
+    and `hidden` a folder that h2 does not have; unless there is a `command`, the job runs in it.
     """
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        program: str, *options: str, command: tuple[str, ...] = (), hidden: Path | None = None, **environment: str
+        program: str,
+        *options: str,
+        command: tuple[str, ...] = (),
+        hidden: Path | None = None,
+        test_bed: NetworkTestBed | None = None,
+        shell: str = "",
+        **environment: str,
     ) -> Job:
-        """`hidden`: a folder that h2 does not have. If there is one, the job runs in it unless there is a `command`."""
-        test_bed = test_beds(2)
+        test_bed = test_bed or test_beds(2)
+        others = processes_of(test_bed)
         if hidden:
             mount = ["mount", "-t", "tmpfs", "none", str(hidden.parent)]
             subprocess.run(test_bed.command("h2", mount), check=True)
-        shell = tmp_path / "shell"
-        shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {test_bed.remote_shell} "$@"\n')
-        shell.chmod(0o755)
+        own_shell = tmp_path / "shell"
+        own_shell.write_text(f'#!/bin/sh\nexec env -i HOME=/of/h2 PATH=/usr/bin:/bin {test_bed.remote_shell} "$@"\n')
+        own_shell.chmod(0o755)
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
         folder = hidden if hidden and not command else tmp_path
-        line = test_bed.perseusrun({"h1": 2, "h2": 2}, "--remote-shell", str(shell), *options, folder=folder)
+        line = test_bed.perseusrun(
+            {"h1": 2, "h2": 2}, "--remote-shell", shell or str(own_shell), *options, folder=folder
+        )
         variables = {"OMP_NUM_THREADS": "1", "PERSEUS_UCX_LIBRARY": str(LIBRARY), **environment}
         process = subprocess.Popen(
             [*line, *(command or (sys.executable, "program.py"))],
@@ -144,7 +163,7 @@ def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
             text=True,
         )
         started.append(process)
-        return Job(test_bed, process)
+        return Job(test_bed, process, others)
 
     yield start
     for process in started:
@@ -178,6 +197,17 @@ def test_collectives_and_output(start: Start, tmp_path: Path) -> None:
     job.wait_until_nothing_is_left()
 
 
+def test_rank_0_is_on_another_host(start: Start, test_beds: TestBeds) -> None:
+    program = "import os, sys; print(os.uname().nodename, sys.stdin.read())"
+    hosts = ("-np", "3", "-H", "h2:1,h3:1,h1:1")
+    job = start(program, *hosts, test_bed=test_beds(3))
+    output, _ = job.process.communicate("an input", timeout=LIMIT_SECONDS)
+    assert job.process.returncode == 0, output
+    assert sorted(output.splitlines()) == [
+        f"[{n}]<stdout>:{what}" for n, what in enumerate(["h2 an input", "h3 ", "h1 "])
+    ]
+
+
 def test_a_rank_that_fails_on_another_host(start: Start) -> None:
     code, output = start(LOOP, FAILING="2").end()
     assert code == 3, output
@@ -193,9 +223,7 @@ def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
     assert "perseusrun: first failure: rank 3 on h2 was killed by SIGKILL" in output
 
 
-@pytest.mark.parametrize("heartbeat", ["30", "0"])
-def test_no_process_outlives_a_launcher_that_is_killed(start: Start, heartbeat: str) -> None:
-    job = start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT=heartbeat)
+def kill_launcher(job: Job) -> None:
     job.wait_until_up()
     # The guard would find the processes of all hosts of this test bed.
     launcher = processes_of_launcher(job)
@@ -204,6 +232,32 @@ def test_no_process_outlives_a_launcher_that_is_killed(start: Start, heartbeat: 
     for process in launcher:
         os.kill(process, signal.SIGKILL)
     job.end()
+
+
+@pytest.mark.parametrize("heartbeat", ["30", "0"])
+def test_no_process_outlives_a_launcher_that_is_killed(start: Start, heartbeat: str) -> None:
+    kill_launcher(start(LOOP, PERSEUS_HEARTBEAT_TIMEOUT=heartbeat))
+
+
+def test_over_a_network(start: Start, test_beds: TestBeds, tmp_path: Path) -> None:
+    """The remote shell is lost with the network, as ssh is, and it does not send signals."""
+    test_bed = test_beds(2)
+    with network_shell(test_bed, tmp_path) as shell:
+        kill_launcher(start(LOOP, test_bed=test_bed, shell=shell))
+        job = start(LOOP, test_bed=test_bed, shell=shell)
+        job.wait_until_up()
+        os.kill(starter_of(job, 2), signal.SIGKILL)
+        code, output = job.end()
+        assert code == 1, output
+        assert re.search("perseusrun: first failure: .* on h2 ", output), output
+        job = start(LOOP, test_bed=test_bed, shell=shell, PERSEUS_HEARTBEAT_TIMEOUT="2")
+        job.wait_until_up()
+        test_bed.cut("h2")
+        code, output = job.end()
+        assert code == 1, output
+        assert re.search(
+            "perseusrun: first failure: rank [23] on h2 does not answer any more: its host is down", output
+        )
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     monkeypatch.setattr(family, "locate", locate)
 
 
-def chosen(*words: str) -> tuple[bool, str]:
-    return choice.choose_start(parse_options([*words, "train.py"]))
+def chosen(*words: str, hosts: int = 2) -> tuple[bool, str]:
+    return choice.choose_start(parse_options([*words, "train.py"]), hosts)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_allocation_is_left_to_mpirun(request: pytest.FixtureRequest) -> None
     options = parse_options(["train.py"])
     options.is_batch, options.batch_system = True, "Slurm"
     has_mpi = "mpi" in request.node.callspec.params["installed"]
-    assert choice.choose_start(options)[0] is has_mpi
+    assert choice.choose_start(options, 2)[0] is has_mpi
 
 
 @pytest.mark.parametrize("installed", [""], indirect=True)
@@ -83,3 +83,4 @@ def test_an_allocation_is_left_to_mpirun(request: pytest.FixtureRequest) -> None
 def test_without_ucx_and_mpi_the_error_has_both_remedies() -> None:
     with pytest.raises(LaunchError, match=r"pip install 'perseus-like\[ucx\]' or apt install libucx0, or an MPI"):
         chosen()
+    assert chosen(hosts=1) == (False, "all ranks are on one host")

@@ -71,6 +71,8 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
         screen.announce(note)
     if options.verbose:
         screen.announce(f"starting the ranks over {Path(shell[0]).name}, without MPI: {reason}")
+        for line in describe_ssh(options, hosts):
+            screen.announce(line)
     status = RankStatus(size, [host.name for host in hosts for _ in range(host.slots)], Path(shell[0]).name)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
         reports = RankReports(supervisor, screen, job_name, status, FAILURE_GRACE_SECONDS)
@@ -126,7 +128,7 @@ def describe_ssh(options: Options, hosts: list[Host]) -> list[str]:
 
 def _environment(options: Options, hosts: list[Host], job_name: str) -> dict[str, str]:
     job = job_environment(os.environ, options, job_name, max(host.slots for host in hosts))
-    job.setdefault("PERSEUS_HOST_TRANSPORT", "ucx")
+    job["PERSEUS_HOST_TRANSPORT"] = job.get("PERSEUS_HOST_TRANSPORT") or "ucx"
     if options.tcp:
         job.setdefault("UCX_TLS", "tcp,self")
     return job
