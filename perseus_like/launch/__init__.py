@@ -1,4 +1,4 @@
-"""`perseusrun`: starts the ranks of a job, on this host by itself and on several hosts through mpirun."""
+"""`perseusrun`: starts the ranks of a job, by itself, or on several hosts also through mpirun."""
 
 from __future__ import annotations
 

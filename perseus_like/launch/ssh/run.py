@@ -42,8 +42,8 @@ from ..verdict import Failure
 from . import host_main
 from .host_input import HostInput
 
-# The processes on other hosts end their ranks within this time after a SIGTERM.
-TERMINATE_SECONDS = 3.0
+# After a failure, ranks have this long to end after a SIGTERM, which goes over the network.
+TERMINATE_SECONDS = 1.5
 ORPHAN_SECONDS = 2.0
 _NO_LIMIT_SECONDS = 10**9
 # Ports below those that Linux gives to connections. Rank 0 listens at the first free one of several.
