@@ -21,6 +21,7 @@ from .process_sets import ProcessSet, global_process_set
 from .protocol.messages import is_elastic
 from .session import session
 from .system import in_main_thread
+from .threads import mark_of_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
 # By name and ranks, for each optimizer that has stepped: the order in which it was made, and its variables.
@@ -169,6 +170,9 @@ class GradientReducer(ABC):
     after the first bucket, which also contains the number of buckets. If ranks have different models, the first bucket
     therefore fails, and no rank waits for requests that another rank does not make.
 
+    The shape of a further empty tensor in the first bucket contains the thread of a tape. Tapes of several threads have
+    the same names, so ranks whose threads call in different orders get an error.
+
     An optimizer has two numbers: how many have made their first step before it, and how many of those with equal shapes
     were made after it. The shapes of two further empty tensors in the first bucket contain them, so that ranks which
     step different optimizers with equal shapes get an error.
@@ -226,10 +230,10 @@ class GradientReducer(ABC):
         optimizer, younger = self._numbers_of_optimizer([*members.values()])
         started: list[Any] = []
         for number, bucket in enumerate(buckets):
-            extra = [len(buckets)] if number == 0 and len(buckets) > 1 else []
+            facts = [] if number else self._facts(len(buckets))
             with self.after(started[:1]):
                 mark = (optimizer, younger) if number == 0 else (0, 0)
-                started.append(self._start_bucket(number, bucket, gradients, variables, extra, mark))
+                started.append(self._start_bucket(number, bucket, gradients, variables, facts, mark))
         results: list[Any] = [None] * len(gradients)
         for number, (bucket, reduced) in enumerate(zip(buckets, self.finished(started), strict=True)):
             own = reduced[1:] if number == 0 and optimizer else reduced
@@ -241,6 +245,16 @@ class GradientReducer(ABC):
                 if self.is_sparse(gradient):
                     results[index] = self.reduce_sparse(f"{self.name}.sparse_gradient_{index}", gradient)
         return results
+
+    def _facts(self, buckets: int) -> list[tuple[int, str]]:
+        """Returns what the ranks must agree on beside the gradients: numbers, each with its words in error texts."""
+        facts = []
+        if buckets > 1:
+            facts.append((buckets, f"gradients of several types or sizes, in {buckets} buckets"))
+        # Optimizers have names of their own in threads. A compression of the program would get the empty tensor.
+        if not self._is_optimizer and not is_called(self.rules.compression) and (thread := mark_of_thread()):
+            facts.append(thread)
+        return facts
 
     def _numbers_of_optimizer(self, variables: list[Member[Any]]) -> tuple[int, int]:
         """Returns the number of optimizers that have stepped before this one, with the same ranks in the main thread.
@@ -265,7 +279,7 @@ class GradientReducer(ABC):
         bucket: Bucket[Any],
         gradients: list[Any],
         variables: list[Any],
-        extra: list[int],
+        facts: list[tuple[int, str]],
         mark: tuple[int, int],
     ) -> Any:
         def stand_in(index: int) -> Any:
@@ -275,9 +289,9 @@ class GradientReducer(ABC):
             return self.zeros([0, 0], bucket.kind) if self.is_sparse(gradients[index]) else self.dense(gradients[index])
 
         members = [stand_in(index) for index in bucket.members]
-        members += [self.zeros([0, count], bucket.kind) for count in extra]
+        members += [self.zeros([0, fact], bucket.kind) for fact, _ in facts]
         words = [f"gradient {index}, of {self._words(gradients[index], variables[index])}" for index in bucket.members]
-        words += [f"\tgradients of several types or sizes, in {count} buckets" for count in extra]
+        words += [f"\t{text}" for _, text in facts]
         optimizer, younger = mark
         if optimizer:
             # At the start, where the other ranks' texts name a gradient.

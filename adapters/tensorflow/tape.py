@@ -73,8 +73,8 @@ def DistributedGradientTape(  # noqa: N802
 ) -> Any:
     """Returns a tape of the same class, with the records of the given one, whose `gradient` reduces over all ranks.
 
-    All ranks call `gradient` of their tapes in the same order, also if several threads call it in turn. Calls of two
-    threads at the same time are an error.
+    All ranks call `gradient` of their tapes in the same order, also if several threads call it in turn. If the threads
+    have another order, or call it at the same time, this is an error on all ranks.
 
     Args:
         gradtape: a tf.GradientTape, persistent or not, before or after it has recorded.

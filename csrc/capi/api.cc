@@ -112,6 +112,14 @@ void* allocate(std::size_t bytes, void** data, char* message, std::size_t capaci
   }
 }
 
+void contradict(std::int32_t process_set, const char* name, const char* call) {
+  try {
+    running_session()->contradict(process_set, name, call);
+  } catch (const std::exception&) {
+    return;  // the session has ended, and the request with it
+  }
+}
+
 }  // namespace
 
 const PerseusApi& c_api() {
@@ -132,6 +140,7 @@ const PerseusApi& c_api() {
       .wait = &wait,
       .is_done = &is_done,
       .drop = &drop,
+      .contradict = &contradict,
   };
   return table;
 }

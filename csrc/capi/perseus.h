@@ -143,6 +143,10 @@ typedef struct PerseusApi {
   /* Ends the use of a handle. Calls `done` once if it is not NULL: here if the request is done, otherwise later on a
    * thread of the core. The memory of the tensors must stay valid until then. */
   void (*drop)(void* handle, PerseusDone done, void* context);
+
+  /* Makes the request of this name that is in flight on this rank fail on all ranks, unless they have agreed on it.
+   * `call` follows "rank 0 calls" in the error text. */
+  void (*contradict)(int32_t process_set, const char* name, const char* call);
 } PerseusApi;
 
 #ifdef __cplusplus

@@ -177,7 +177,10 @@ std::string describe_disagreement(std::vector<Submission> submissions, const std
   }
   for (const auto& aspect : aspects()) {
     if (differ(submissions, aspect.value)) {
-      return submissions.front().request.label() + ": " +
+      // A call's own name is a part of the list, and may be a sentence.
+      const auto plain = std::find_if(submissions.begin(), submissions.end(),
+                                      [](const auto& each) { return each.request.call.empty(); });
+      return (plain == submissions.end() ? submissions.begin() : plain)->request.label() + ": " +
              list_values(submissions, world_ranks, aspect.verb, aspect.value) + "; all ranks must pass the same";
     }
   }

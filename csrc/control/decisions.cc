@@ -62,13 +62,7 @@ void Negotiator::give_id(std::uint32_t id, const Request& request) {
   if (auto former = cache_.former(id, request)) {
     ++changes_;
     if (id < repeats_.size() && repeats_[id].open) turn_repeat_into_entry(id);
-    if (std::erase(report_.cached, id) > 0) {
-      Submission all{*former, {}};
-      for (std::size_t source = 0; source < sources(); ++source) {
-        all.ranks.add(submitters(source, former->verb));
-      }
-      report_.submissions.push_back({std::move(all)});
-    }
+    if (std::erase(report_.cached, id) > 0) report_.submissions.push_back({of_all_sources(*former)});
     if (!tree_.children.empty()) former_requests_.push_back({id, changes_, std::move(former)});
   }
   cache_.put(id, request);
@@ -147,6 +141,7 @@ void Negotiator::remove_submissions(const std::string& name) {
   entries_.erase(name);
   stalled_.remove(name);
   std::erase_if(report_.submissions, [&](const auto& submissions) { return submissions.front().request.name == name; });
+  std::erase_if(report_.contradictions, [&](const auto& each) { return each.request.name == name; });
   const auto id = cache_.id_of(name);
   if (id) std::erase(report_.cached, *id);
   if (!id || *id >= repeats_.size() || !repeats_[*id].open) return;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLongestWaitMs = 365LL * 24 * 3600 * 1000;
 
 // Bits of a report's first number.
-constexpr std::uint64_t kUrgent = 1, kHasBlocked = 2;
+constexpr std::uint64_t kUrgent = 1, kHasBlocked = 2, kHasContradictions = 4;
 
 [[noreturn]] void malformed(const std::string& what) {
   throw Error(ErrorKind::transport,
@@ -72,7 +72,8 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
 std::string encode(const Report& report) {
   Writer to;
   // The first byte is small: point-to-point messages and missing-rank queries begin with other bytes.
-  to.number((report.urgent ? kUrgent : 0) | (report.blocked.empty() ? 0 : kHasBlocked));
+  to.number((report.urgent ? kUrgent : 0) | (report.blocked.empty() ? 0 : kHasBlocked) |
+            (report.contradictions.empty() ? 0 : kHasContradictions));
   to.number(report.changes);
   to.runs(report.cached);
   to.number(report.submissions.size());
@@ -86,9 +87,11 @@ std::string encode(const Report& report) {
     to.ranks(stall.present);
     to.signed_number(stall.waited_ms);
   }
-  if (report.blocked.empty()) return to.take();
-  to.number(report.blocked.size());
-  for (const auto& name : report.blocked) to.text(name);
+  if (!report.blocked.empty()) {
+    to.number(report.blocked.size());
+    for (const auto& name : report.blocked) to.text(name);
+  }
+  if (!report.contradictions.empty()) write(to, report.contradictions);
   return to.take();
 }
 
@@ -96,7 +99,7 @@ Report decode_report(std::string_view bytes) {
   Reader from(bytes);
   Report report;
   const auto flags = from.number();
-  if (flags > (kUrgent | kHasBlocked)) malformed("report");
+  if (flags > (kUrgent | kHasBlocked | kHasContradictions)) malformed("report");
   report.urgent = (flags & kUrgent) != 0;
   report.changes = from.number();
   report.cached = from.runs();
@@ -114,6 +117,7 @@ Report decode_report(std::string_view bytes) {
   if ((flags & kHasBlocked) != 0) {
     for (auto left = from.number(); left > 0; --left) report.blocked.push_back(from.text());
   }
+  if ((flags & kHasContradictions) != 0) report.contradictions = read_submissions(from);
   if (!from.at_end()) malformed("report");
   return report;
 }

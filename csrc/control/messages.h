@@ -31,12 +31,14 @@ struct Report {
   std::vector<int> joined;                           // in the order in which they joined
   std::vector<int> left;                             // ranks that shut down
   std::vector<StallReport> stalls;
+  // Requests that disagree with what their ranks have submitted under the same names; see Negotiator::contradict.
+  std::vector<Submission> contradictions;
   std::vector<std::string> blocked;  // suspected names in which all ranks below are blocked
   std::uint64_t changes = 0;  // decisions that change the meaning of a name or an id, and that the sender has applied
 
   bool empty() const {
     return cached.empty() && submissions.empty() && joined.empty() && left.empty() && stalls.empty() &&
-           blocked.empty() && !urgent;
+           contradictions.empty() && blocked.empty() && !urgent;
   }
 };
 

@@ -41,6 +41,13 @@ RankSet Negotiator::submitters(std::size_t source, Verb verb) const {
   return source == 0 ? RankSet{tree_.rank} : tree_.ranks_below[source - 1];
 }
 
+// Returns a request that is complete below this node as a submission.
+Submission Negotiator::of_all_sources(const Request& request) const {
+  Submission all{request, {}};
+  for (std::size_t source = 0; source < sources(); ++source) all.ranks.add(submitters(source, request.verb));
+  return all;
+}
+
 void Negotiator::visit_open(const Visitor& visitor) {
   for (auto& [name, waiting] : entries_) visitor(waiting.submissions.front().request, waiting.since, waiting.warned);
   for (std::uint32_t id = 0; id < repeats_.size() && open_repeats_ > 0; ++id) {
@@ -171,6 +178,26 @@ void Negotiator::add_submissions(std::size_t source, std::vector<Submission> sub
   complete_if_ready(name);
 }
 
+// A contradiction follows its rank's submission, which waits here, is complete here, or has been reported. If the root
+// has decided, it knows of no submission: the rank's next one has not come yet.
+void Negotiator::add_contradiction(std::size_t source, Submission contradiction) {
+  const auto& name = contradiction.request.name;
+  if (const auto id = cache_.id_of(name)) {
+    if (*id < repeats_.size() && repeats_[*id].open) turn_repeat_into_entry(*id);
+    if (std::erase(report_.cached, *id) > 0) report_.submissions.push_back({of_all_sources(cache_.at(*id))});
+  }
+  const auto complete = std::find_if(report_.submissions.begin(), report_.submissions.end(),
+                                     [&](const auto& each) { return each.front().request.name == name; });
+  const auto open = entries_.find(name);
+  if (complete != report_.submissions.end()) {
+    complete->push_back(std::move(contradiction));
+  } else if (open != entries_.end() && open->second.have[source]) {
+    open->second.submissions.push_back(std::move(contradiction));
+  } else if (!tree_.is_root()) {
+    report_.contradictions.push_back(std::move(contradiction));
+  }
+}
+
 void Negotiator::record_arrival(std::size_t source, const std::string& name) {
   arrivals_.push_back({name, world_ranks_of(ranks_of(source), tree_.world_ranks).ranks()});
 }
@@ -232,21 +259,22 @@ void Negotiator::check_ranks(const RankSet& ranks) const {
   if (!ranks.empty()) check_rank(ranks.runs().back().end - 1);  // none is below 0
 }
 
+void Negotiator::check_submission(const Submission& submission) const {
+  check_ranks(submission.ranks);
+  if (!submission.ranks.empty()) return;
+  throw Error(ErrorKind::transport,
+              "negotiation: a report has " + submission.request.label() +
+                  " without the ranks that submitted it; check that all ranks run the same version of perseus_like");
+}
+
 void Negotiator::check_ranks(const Report& report) const {
   for (const int rank : report.joined) check_rank(rank);
   for (const int rank : report.left) check_rank(rank);
   for (const auto& stall : report.stalls) check_ranks(stall.present);
   for (const auto& submissions : report.submissions) {
-    for (const auto& submission : submissions) {
-      check_ranks(submission.ranks);
-      if (submission.ranks.empty()) {
-        throw Error(
-            ErrorKind::transport,
-            "negotiation: a report has " + submission.request.label() +
-                " without the ranks that submitted it; check that all ranks run the same version of perseus_like");
-      }
-    }
+    for (const auto& submission : submissions) check_submission(submission);
   }
+  for (const auto& submission : report.contradictions) check_submission(submission);
 }
 
 void Negotiator::receive_report(std::size_t source, const Report& report, Clock::time_point now) {
@@ -265,6 +293,9 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
     if (submissions.empty() || !is_outdated(submissions.front().request.name, report))
       add_submissions(source, submissions, now);
   }
+  for (const auto& contradiction : report.contradictions) {
+    if (!is_outdated(contradiction.request.name, report)) add_contradiction(source, contradiction);
+  }
   for (const int rank : report.joined) mark_joined(rank);
   if (!report.joined.empty()) complete_all_ready();
   report_.left.insert(report_.left.end(), report.left.begin(), report.left.end());
@@ -276,8 +307,9 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
 }
 
 bool Negotiator::has_news() const {
-  const bool report = !(report_.cached.empty() && report_.submissions.empty() && report_.joined.empty() &&
-                        report_.left.empty() && report_.stalls.empty() && report_.blocked.empty());
+  const bool report =
+      !(report_.cached.empty() && report_.submissions.empty() && report_.joined.empty() && report_.left.empty() &&
+        report_.stalls.empty() && report_.blocked.empty() && report_.contradictions.empty());
   return report || !relayed_.empty() || !extra_.empty();
 }
 

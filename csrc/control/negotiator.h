@@ -37,6 +37,9 @@ class Negotiator final : private OpenRequests {
 
   // Records what this rank submits.
   void submit(const Request& request, Clock::time_point now);
+  // Makes the request of this name that this rank has submitted fail on all ranks, unless the root has decided on it.
+  // `request` must not agree with it; the error text has both.
+  void contradict(const Request& request) { add_contradiction(0, {request, {tree_.rank}}); }
   void join();
   void leave();
   // Marks the next report as urgent, because a caller is blocked: no node delays it.
@@ -123,10 +126,12 @@ class Negotiator final : private OpenRequests {
   std::size_t source_of(int child) const;
   RankSet ranks_of(std::size_t source) const;
   RankSet submitters(std::size_t source, Verb verb) const;
+  Submission of_all_sources(const Request& request) const;
   bool all_joined(std::size_t source) const;
   Entry& entry(const std::string& name, Clock::time_point now);
   void add_cached(std::size_t source, std::uint32_t id, Clock::time_point now);
   void add_submissions(std::size_t source, std::vector<Submission> submissions, Clock::time_point now);
+  void add_contradiction(std::size_t source, Submission contradiction);
   void record_arrival(std::size_t source, const std::string& name);
   Repeat& repeat(std::uint32_t id, Clock::time_point now);
   void turn_repeat_into_entry(std::uint32_t id);
@@ -138,6 +143,7 @@ class Negotiator final : private OpenRequests {
   void receive_report(std::size_t source, const Report& report, Clock::time_point now);
   void check_rank(int rank) const;
   void check_ranks(const RankSet& ranks) const;
+  void check_submission(const Submission& submission) const;
   void check_ranks(const Report& report) const;
   void apply(Plan plan);
   void mark_joined(int rank);

@@ -42,6 +42,26 @@ std::vector<WorkItem*> PendingWork::take_new() {
   return taken;
 }
 
+void PendingWork::contradict(std::string_view name, const std::string& call) {
+  const std::scoped_lock lock(mutex_);
+  if (const auto found = entries_.find(name); found != entries_.end())
+    contradicted_.emplace_back(found->second.work, call);
+}
+
+std::vector<Request> PendingWork::take_contradictions() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<Request> requests;
+  for (auto& [work, call] : std::exchange(contradicted_, {})) {
+    const auto* entry = find_taken(work->request.name);
+    if (entry == nullptr || entry->work != work) continue;
+    auto& request = requests.emplace_back();
+    request.verb = Verb::barrier;
+    request.name = work->request.name;
+    request.call = std::move(call);
+  }
+  return requests;
+}
+
 PendingWork::Entry* PendingWork::find_taken(std::string_view name) {
   const auto found = entries_.find(name);
   return found != entries_.end() && found->second.taken ? &found->second : nullptr;

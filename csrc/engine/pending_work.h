@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -24,6 +25,13 @@ class PendingWork {
 
   // Returns the work items that were put since the last call, in their order. They stay in this table.
   std::vector<WorkItem*> take_new();
+
+  // Records that this rank does something else under a name that is in flight; `call` says what it is. Does nothing if
+  // the name is not in flight.
+  void contradict(std::string_view name, const std::string& call);
+
+  // Returns a request for each name that was contradicted since the last call and is in flight, after take_new().
+  std::vector<Request> take_contradictions();
 
   // Returns the work item of this name if take_new() has returned it and it is not finished; null otherwise.
   WorkItem* find(std::string_view name);
@@ -60,6 +68,7 @@ class PendingWork {
   std::mutex mutex_;                                     // guards the rest
   std::unordered_map<std::string_view, Entry> entries_;  // keys are the names in the work items
   std::vector<Entry*> new_;
+  std::vector<std::pair<std::shared_ptr<WorkItem>, std::string>> contradicted_;
   std::string refused_;  // why put() takes no work for now; empty: it does
   Status closed_;
 };

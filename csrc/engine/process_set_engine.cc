@@ -49,6 +49,11 @@ void ProcessSetEngine::submit(std::shared_ptr<WorkItem> work, Notify notify) {
   }
 }
 
+void ProcessSetEngine::contradict(std::string_view name, const std::string& call) {
+  pending_.contradict(name, call);
+  wake();
+}
+
 std::shared_ptr<Completion> ProcessSetEngine::post(std::shared_ptr<PointToPointOp> operation) {
   std::shared_ptr<Completion> completion(operation, &operation->completion);
   point_to_point_.post(std::move(operation));
@@ -188,8 +193,10 @@ bool ProcessSetEngine::take_new_work(Clock::time_point now) {
     small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
     negotiator_.submit(work->request, now);
   }
+  const auto contradictions = pending_.take_contradictions();
+  for (const auto& request : contradictions) negotiator_.contradict(request);
   if (joins) begin_join();
-  return joins || announce_shutdown() || !taken.empty();
+  return joins || announce_shutdown() || !taken.empty() || !contradictions.empty();
 }
 
 bool ProcessSetEngine::take_join() {

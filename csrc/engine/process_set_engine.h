@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bootstrap/liveness.h"
@@ -65,6 +66,10 @@ class ProcessSetEngine final : private Driven {
 
   // Throws Error(invalid_argument) for a name in flight, or the reason why the engine takes no more work.
   void submit(std::shared_ptr<WorkItem> work, Notify notify = Notify::now);
+
+  // Makes the request of this name, which is in flight on this rank, fail on all ranks unless they have agreed on it.
+  // `call` follows "rank 0 calls" in the error text.
+  void contradict(std::string_view name, const std::string& call);
 
   // Sends a message to one rank of the set, or receives one. Throws Error, as submit().
   std::shared_ptr<Completion> post(std::shared_ptr<PointToPointOp> operation);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -64,6 +65,10 @@ class Session {
   // Submits a request of any verb: checks the set, sets the divisor of an average, and queues the work item. Throws
   // Error. `notify`: see ProcessSetEngine.
   Handle submit(ProcessSetId set, std::shared_ptr<WorkItem> work, bool average, Notify notify = Notify::now);
+  // See ProcessSetEngine.
+  void contradict(ProcessSetId set, std::string_view name, const std::string& call) {
+    engine_of(set)->contradict(name, call);
+  }
   // Returns the device state of a request whose tensors are ready after what `stream` was given so far. Throws Error.
   std::shared_ptr<OnDevice> on_device(int number, Stream stream, const std::string& label);
   // `number` is the framework's current device, which a rank uses that has had no tensor on a device; -1: any device.

@@ -153,6 +153,46 @@ TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
   }
 }
 
+// A rank contradicts what it has submitted. The root knows of both before another rank submits, or has decided already.
+TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
+  const auto last = static_cast<int>(GetParam().size()) - 1;
+  if (last == 0) return;
+  auto other = request(Verb::barrier, "x", {});
+  other.call = "it twice";
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    ControlJob job(GetParam(), {}, seed);
+    for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
+      job.submit_all(allreduce("x"));  // later its id is in the response cache
+      EXPECT_EQ(job.take_all().front().kind, Kind::run);
+    }
+    for (const int contradicting : {last, 0}) {
+      for (int r = 0; r <= last; ++r) {
+        if (r == contradicting) job.submit(r, allreduce("x"));
+      }
+      job.rank(contradicting).contradict(other);
+      const bool is_early = seed % 4 < 2;
+      if (is_early) job.settle();
+      for (int r = 0; r <= last; ++r) {
+        if (r != contradicting) job.submit(r, allreduce("x"));
+      }
+      const auto decisions = job.take_all();
+      ASSERT_EQ(decisions.size(), 1U);
+      if (is_early) EXPECT_EQ(decisions.front().kind, Kind::fail);
+      if (decisions.front().kind == Kind::run) continue;
+      EXPECT_NE(decisions.front().text.find("rank " + std::to_string(contradicting) + " calls it twice"),
+                std::string::npos)
+          << decisions.front().text;
+    }
+    job.submit_all(allreduce("x"));
+    job.settle();
+    job.rank(last).contradict(other);
+    job.submit_all(allreduce("y"));
+    EXPECT_EQ(names_of(job.take_all()), (std::vector<std::string>{"x", "y"}));
+    job.submit_all(allreduce("x"));
+    EXPECT_EQ(job.take_all().front().kind, Kind::run);
+  }
+}
+
 // Ids go to other names while reports are on their way in which they mean the names before.
 TEST_P(Jobs, ASmallCacheGivesTheSamePlan) {
   const auto last = static_cast<int>(GetParam().size()) - 1;

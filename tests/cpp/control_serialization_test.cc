@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "control/messages.h"
-#include "stall/missing_rank_query.h"
 #include "control/serialization.h"
 #include "control_requests.h"
 #include "engine/point_to_point.h"
+#include "stall/missing_rank_query.h"
 
 namespace perseus {
 namespace {
@@ -43,6 +43,7 @@ Report full_report() {
   report.joined = {6};
   report.left = {1, 0};
   report.blocked = {"x", "y"};
+  report.contradictions = {{request(Verb::barrier, "x", {}), {1}}};
   report.stalls = {{"slow", "allreduce 'slow'", {2, 3}, 61'500}};
   report.changes = 300;
   return report;
@@ -212,6 +213,9 @@ TEST(Messages, ReportsRoundTrip) {
   EXPECT_EQ(read.left, report.left);
   EXPECT_EQ(read.stalls, report.stalls);
   EXPECT_EQ(read.blocked, report.blocked);
+  ASSERT_EQ(read.contradictions.size(), 1U);
+  EXPECT_EQ(read.contradictions.front().ranks, report.contradictions.front().ranks);
+  EXPECT_TRUE(read.contradictions.front().request.agrees_with(report.contradictions.front().request));
   EXPECT_EQ(read.changes, report.changes);
   ASSERT_EQ(read.submissions.size(), report.submissions.size());
   for (std::size_t i = 0; i < read.submissions.size(); ++i) {

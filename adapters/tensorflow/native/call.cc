@@ -25,6 +25,11 @@ std::string name_in_loop(const std::string& name, TF_OpKernelContext* context) {
 
 constexpr std::size_t kMessageBytes = 4096;
 
+// Follows "rank 0 calls" in the error text of all ranks.
+constexpr auto* kCrossed =
+    "it in two threads at the same time (make these calls in one thread, or give the collectives of each thread names "
+    "of their own, in place of a tape: hvd.grouped_allreduce(gradients, name=…))";
+
 }  // namespace
 
 Call::Call(Kernel& kernel, TF_OpKernelContext* context, Kernel::Done done)
@@ -45,24 +50,40 @@ void Call::submit(std::unique_ptr<Call> call, bool blocking) {
     end(std::move(call));
     return;
   }
-  if (!call->prepare()) {
+  call->contradicts_ = call->kernel_.was_crossed(*call);
+  if (!call->contradicts_ && !call->prepare()) {
     end(std::move(call));
     return;
   }
-  const auto request = call->request();
   std::array<char, kMessageBytes> message{};
   auto* const raw = call.release();  // completed() owns it, unless the request is refused
-  const auto start = blocking ? api->run : api->submit;
-  const auto refused = start(&request, message.data(), message.size());
+  const auto refused = raw->contradicts_ ? raw->start_contradiction(message.data(), message.size())
+                                         : raw->start(blocking, message.data(), message.size());
   if (refused == PERSEUS_OK) return;
   call.reset(raw);
   call->fail(refused, message.data());
   end(std::move(call));
 }
 
-void Call::refuse(std::unique_ptr<Call> call) {
-  call->fail_as_crossed();
-  end(std::move(call));
+std::int32_t Call::start(bool blocking, char* message, std::size_t capacity) {
+  const auto asked = request();
+  return (blocking ? core()->run : core()->submit)(&asked, message, capacity);
+}
+
+// A barrier needs no tensors. Ranks on which calls have crossed agree on it, and then each of them fails its call.
+std::int32_t Call::start_contradiction(char* message, std::size_t capacity) {
+  PerseusRequest asked{};
+  asked.verb = PERSEUS_BARRIER;
+  asked.process_set = kernel_.attributes().process_set;
+  asked.name = name_.c_str();
+  void* handle = nullptr;
+  const auto refused = core()->start(&asked, kCrossed, PERSEUS_BEGIN_NOW, &handle, message, capacity);
+  if (refused == PERSEUS_OK) core()->drop(handle, &Call::completed, this);
+  return refused;
+}
+
+void Call::contradict_in_flight() const {
+  if (core() != nullptr) core()->contradict(kernel_.attributes().process_set, name_.c_str(), kCrossed);
 }
 
 void Call::completed(void* raw, const PerseusOutcome* outcome) {
@@ -168,7 +189,7 @@ void Call::take(const PerseusOutcome& outcome) {
     fail(outcome.error, outcome.message);
     return;
   }
-  if (kernel_.was_crossed(*this)) {
+  if (contradicts_ || kernel_.was_crossed(*this)) {
     fail_as_crossed();
     return;
   }

@@ -29,14 +29,16 @@ class Call {
   // Submits the request to the core, which owns the call from then on. If that fails, the call ends at once.
   static void submit(std::unique_ptr<Call> call, bool blocking);
 
-  // Ends a call whose name is in flight in another thread.
-  static void refuse(std::unique_ptr<Call> call);
+  // Makes the call of this name that is in flight fail on all ranks, if they have not agreed on it.
+  void contradict_in_flight() const;
 
  private:
   static void completed(void* call, const PerseusOutcome* outcome);
   // Reports the end of the call to TensorFlow. The kernel may be gone afterwards.
   static void end(std::unique_ptr<Call> call);
 
+  std::int32_t start(bool blocking, char* message, std::size_t capacity);
+  std::int32_t start_contradiction(char* message, std::size_t capacity);
   bool prepare();
   TF_Tensor* get_input(int index);
   void reduce_into_output(int index, TF_Tensor* input);
@@ -56,7 +58,8 @@ class Call {
   Kernel::Done done_;
   std::string name_;
   std::int64_t step_;
-  bool holds_name_ = false;  // or waits for it
+  bool holds_name_ = false;   // or waits for it
+  bool contradicts_ = false;  // sends no tensors, but a request that disagrees with the other ranks' calls
   Status status_;
   std::vector<TF_Tensor*> tensors_held_;
   std::vector<std::vector<std::int64_t>> shapes_;

@@ -183,7 +183,7 @@ void probe_async(void* /*kernel*/, TF_OpKernelContext* context, TF_AsyncOpKernel
 struct InFlight {
   const Kernel* owner = nullptr;
   std::int64_t step = 0;
-  bool crossed = false;  // another step has submitted a call of this name
+  bool crossed = false;  // calls of several threads have overlapped
   std::deque<std::unique_ptr<Call>> waiting;
 };
 
@@ -215,7 +215,6 @@ void Kernel::run(TF_OpKernelContext* context, Done done, bool blocking) {
   auto call = std::make_unique<Call>(*this, context, std::move(done));
   switch (admit(call)) {
     case Admission::submit: Call::submit(std::move(call), blocking); return;
-    case Admission::refuse: Call::refuse(std::move(call)); return;
     case Admission::wait: return;
   }
 }
@@ -240,11 +239,12 @@ Kernel::Admission Kernel::admit(std::unique_ptr<Call>& call) {
     return Admission::submit;
   }
   // An eager call waits for its end, so another one comes from another thread.
-  if (attributes_.wait || found.step != call->step()) {
+  if (found.crossed || attributes_.wait || found.step != call->step()) {
     found.crossed = true;
-    return Admission::refuse;
+    call->contradict_in_flight();
+  } else if (found.owner != this) {
+    return Admission::submit;  // the core refuses two nodes with one name
   }
-  if (found.owner != this) return Admission::submit;  // the core refuses two nodes with one name
   call->holds_name();
   found.waiting.push_back(std::move(call));
   return Admission::wait;
@@ -254,7 +254,7 @@ bool Kernel::was_crossed(const Call& call) const {
   auto& table = in_flight();
   const std::lock_guard lock(table.mutex);
   const auto place = table.by_name.find(call.key());
-  return place != table.by_name.end() && place->second.owner == this && place->second.crossed;
+  return call.is_holding_name() && place != table.by_name.end() && place->second.crossed;
 }
 
 std::unique_ptr<Call> Kernel::next(const Call& ended) {

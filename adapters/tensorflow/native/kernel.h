@@ -22,8 +22,9 @@ struct Attributes {
   bool wait = false;  // the caller waits for the result at once
 };
 
-// Executions with the same name in one step run one after the other: a loop may have begun its next round. In two steps
-// at once, which two threads run, the ranks might pair executions of different threads, so all of them fail.
+// Executions with the same name run one after the other: within one step, a loop may have begun its next round. In two
+// steps at once, which two threads run, the ranks might pair executions of different threads, so all of them fail, on
+// all ranks: the one in flight is contradicted, and the others send a contradiction in their turn.
 class Kernel {
  public:
   using Done = std::function<void()>;
@@ -45,12 +46,12 @@ class Kernel {
  private:
   friend class Call;
 
-  enum class Admission { submit, wait, refuse };
+  enum class Admission { submit, wait };
 
   // Finds out what happens to a call whose name may be in flight, and keeps it if it has to wait.
   Admission admit(std::unique_ptr<Call>& call);
 
-  // Returns whether another step has submitted a call of this name while this call was in flight.
+  // Returns whether a call of another thread came while this call was in flight or waited.
   bool was_crossed(const Call& call) const;
 
   // Removes and returns the next waiting execution of this name, after one has ended.

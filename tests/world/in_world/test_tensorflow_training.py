@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -367,39 +366,3 @@ def test_variables_that_are_added_between_steps(rank: int, size: int) -> None:
         gradients = hvd.DistributedGradientTape(plain).gradient(loss, weights)
         assert [float(each) for each in gradients] == [size + 1.0] * (step + 1)
         weights.append(tf.Variable(1.0))
-
-
-@pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_two_threads_with_a_tape_each(mode: str, two_ranks: None, rank: int, size: int) -> None:
-    """Ranks might pair gradients of different threads, so both calls fail, and later ones work."""
-
-    def gradient(factor: float) -> float:
-        weight = weights[factor]
-        with tf.GradientTape() as tape:
-            loss = weight * factor
-        found = hvd.DistributedGradientTape(tape).gradient(loss, weight)
-        return found if mode == "graph" else float(found)
-
-    weights = {factor: tf.Variable(1.0) for factor in (1.0, 10.0)}
-    call = tf.function(gradient) if mode == "graph" else gradient
-    texts: list[str] = []
-
-    def call_in_thread(factor: float) -> None:
-        try:
-            call(factor)
-        except (ValueError, tf.errors.InvalidArgumentError) as error:
-            texts.append(str(error))
-            if len(texts) == 1:
-                plain.barrier()  # the other ranks make their call when one of the two is refused
-
-    if rank == 0:
-        threads = [threading.Thread(target=call_in_thread, args=(factor,)) for factor in weights]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert ["two threads of this rank called collectives of this name" in text for text in texts] == [True] * 2
-    else:
-        plain.barrier()
-        call(1.0)
-    assert float(call(10.0)) == 10.0
