@@ -14,7 +14,7 @@ import numpy as np
 from .collectives import Collectives, Op, PersistentAllreduce
 from .errors import DisagreementError
 from .handle import HandleEntry, error_of
-from .objects import allgather_object, first_difference
+from .objects import first_difference, objects_of_present_ranks
 from .process_sets import ProcessSet
 from .session import session
 from .system import in_main_thread
@@ -83,10 +83,6 @@ class Agreeing:
         sums, squares = head[1 : 1 + self._PIECES], head[1 + self._PIECES :]
         complete = present == self._process_set.size()
         if not np.array_equal(present * squares, sums * sums):
-            if not complete:
-                raise DisagreementError(
-                    "ranks have different parameters to optimize; build the same model on all ranks"
-                )
             self._report_difference()
         *body, unknown, highest, lowest, number = self._reduce(self._body, Op.Max, "order").tolist()
         if complete and not unknown and highest != -lowest:
@@ -104,8 +100,7 @@ class Agreeing:
         return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
 
     def _report_difference(self) -> NoReturn:
-        everybody: list[list[str]] = allgather_object(self._descriptions, self._name, self._process_set)
-        found = first_difference(everybody, self._process_set)
+        found = first_difference(objects_of_present_ranks(self._descriptions, self._name, self._process_set))
         if found is None:
             raise DisagreementError("ranks optimize different parameters")
         raise DisagreementError(
@@ -198,16 +193,14 @@ class ChangeExchange:
         return f"{others} other ranks"
 
     def difference_of_steps(self, name: str, owner: str, descriptions: Sequence[str], mine: OwnChanges) -> str:
-        """Returns the error of all ranks, whose steps differ. Collective, unless a rank has joined."""
-        text = f"ranks make different numbers of steps after one backward pass of {described(owner, descriptions)}"
-        remedy = "; call backward() and step() equally often on all ranks"
-        if self._present < (self._process_set.size() or 1):
-            return text + remedy
-        everybody: list[int | None] = allgather_object(mine.steps, f"{name}.counts", self._process_set)
-        ranks = self._process_set.ranks or [0]
-        first = {count: rank for rank, count in reversed([*zip(ranks, everybody, strict=True)]) if count is not None}
+        """Returns the error of all ranks, whose steps differ. Collective."""
+        steps = objects_of_present_ranks(mine.steps, f"{name}.counts", self._process_set)
+        first = {count: rank for rank, count in reversed(steps.items()) if count is not None}
         counts = ", ".join(f"rank {rank} made {count}" for count, rank in sorted(first.items(), key=itemgetter(1)))
-        return f"{text}: {counts}{remedy}"
+        return (
+            f"ranks make different numbers of steps after one backward pass of {described(owner, descriptions)}: "
+            f"{counts}; call backward() and step() equally often on all ranks"
+        )
 
     def discard(self) -> None:
         """Waits for what was sent, and forgets it, if an error has come before `are_together`."""
@@ -243,11 +236,8 @@ class ChangeExchange:
         )
 
     def _raise(self, name: str, error: str) -> NoReturn:
-        if self._present < (self._process_set.size() or 1):
-            raise RuntimeError(error or "another rank has raised an error about its gradients")
-        everybody: list[str] = allgather_object(error, f"{name}.errors", self._process_set)
-        ranks = self._process_set.ranks or [0]
-        rank, text = next((rank, text) for rank, text in zip(ranks, everybody, strict=True) if text)
+        errors = objects_of_present_ranks(error, f"{name}.errors", self._process_set)
+        rank, text = next((rank, text) for rank, text in errors.items() if text)
         raise RuntimeError(f"rank {rank}: {text}")
 
 
@@ -265,19 +255,16 @@ def report_mixture(
     that other ranks have not submitted fail.
     """
     step = f"{'the first' if is_first else 'a later'} step of {described(owner, descriptions)}"
-    everybody: list[tuple[str, list[str], list[str]]] = allgather_object(
-        (step, list(descriptions), list(in_flight)), f"{name}.steps", process_set
-    )
-    others = {each for *_, names in everybody for each in names} - set(in_flight)
+    everybody = objects_of_present_ranks((step, list(descriptions), list(in_flight)), f"{name}.steps", process_set)
+    others = {each for *_, names in everybody.values() for each in names} - set(in_flight)
     # The dtype is no gradient's, so the requests fail.
     started = [
         _arrays.allreduce(np.zeros(1, np.uint8), Op.Max, each, process_set=process_set) for each in sorted(others)
     ]
     for each in started:
         each.error()
-    ranks = process_set.ranks or [0]
-    steps = ", ".join(f"rank {rank} makes {text}" for rank, (text, *_) in zip(ranks, everybody, strict=True))
-    found = first_difference([theirs for _, theirs, _ in everybody], process_set)
+    steps = ", ".join(f"rank {rank} makes {text}" for rank, (text, *_) in everybody.items())
+    found = first_difference({rank: theirs for rank, (_, theirs, _) in everybody.items()})
     raise DisagreementError(
         f"ranks step different models: {steps}{'' if found is None else f'; at position {found}'}; train the same "
         "models in the same order on all ranks, and a copy of a model on all ranks or on none"

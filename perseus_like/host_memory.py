@@ -75,7 +75,7 @@ def _first_offer(file: io.FileIO, offer: _Offer) -> _Offer:
 
 
 def _check(offers: Sequence[_Offer], what: str, process_set: ProcessSet) -> None:
-    difference = first_difference([each.contents for each in offers], process_set)
+    difference = first_difference(dict(zip(process_set.ranks or [0], (each.contents for each in offers), strict=True)))
     if difference is not None:
         raise DisagreementError(
             f"{what}: the ranks share different parameters: at position {difference}; pass the same parameters on all "

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .arguments import root_within
-from .collectives import Collectives
+from .collectives import Collectives, Sum
 from .documentation import documented
 from .process_sets import ProcessSet, global_process_set
 from .session import session
@@ -76,19 +76,34 @@ def allgather_object(obj: T, name: str | None = None, process_set: ProcessSet = 
     return [_load(gathered, rank) for rank in process_set.ranks or [0]]
 
 
-def first_difference(everybody: Sequence[Sequence[str]], process_set: ProcessSet) -> str | None:
-    """Describes the first difference between the ranks' lists (of `allgather_object`). None if they are equal.
+def objects_of_present_ranks(obj: T, name: str, process_set: ProcessSet) -> dict[int, T]:
+    """Returns the objects of the ranks that have not joined, by rank. Collective; joined ranks contribute zeros."""
+    mine, ranks = np.frombuffer(pickle.dumps(obj), np.uint8), process_set.ranks or [0]
+    place = process_set.rank()
+    assert place is not None
+    lengths = np.zeros(len(ranks), np.int64)
+    lengths[place] = len(mine)
+    lengths = _bytes.allreduce(lengths, Sum, f"{name}.lengths", process_set=process_set).result()
+    ends = lengths.cumsum()
+    data = np.zeros(ends[-1], np.uint8)
+    data[ends[place] - len(mine) : ends[place]] = mine
+    gathered = _bytes.allreduce(data, Sum, name, process_set=process_set).result()
+    pieces = zip(ranks, np.split(gathered, ends[:-1]), strict=True)
+    return {rank: pickle.loads(piece.tobytes()) for rank, piece in pieces if len(piece)}
+
+
+def first_difference(lists: Mapping[int, Sequence[str]]) -> str | None:
+    """Describes the first difference between the lists of ranks. None if they are equal.
 
     The text starts with the position in the lists.
     """
-    ranks = process_set.ranks or [0]
-    first = everybody[0]
-    for rank, theirs in zip(ranks, everybody, strict=True):
+    (first_rank, first), *_ = lists.items()
+    for rank, theirs in lists.items():
         for position in range(max(len(first), len(theirs))):
             one = first[position] if position < len(first) else "nothing"
             other = theirs[position] if position < len(theirs) else "nothing"
             if one != other:
-                return f"{position}, rank {ranks[0]} has {one}, rank {rank} has {other}"
+                return f"{position}, rank {first_rank} has {one}, rank {rank} has {other}"
     return None
 
 
@@ -103,7 +118,8 @@ def difference_between_ranks(
     everybody = _bytes.allgather(digest, f"{name}.digest", process_set).result().reshape(-1, len(digest))
     if (everybody == everybody[0]).all():
         return None
-    return first_difference(allgather_object(list(mine), name, process_set), process_set)
+    lists = allgather_object(list(mine), name, process_set)
+    return first_difference(dict(zip(process_set.ranks or [0], lists, strict=True)))
 
 
 @dataclass(frozen=True)

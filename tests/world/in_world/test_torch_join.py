@@ -10,8 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
+from perseus_like.errors import DisagreementError  # noqa: E402
 
-from .training import batch, build, loss_of, part  # noqa: E402
+from . import training  # noqa: E402
+from .training import batch, build, loss_of, part, sgd  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8]
 
@@ -134,3 +136,40 @@ def test_training_with_uneven_numbers_of_batches(batches: list[int], passes: int
         hvd.broadcast_optimizer_state(optimizer, last)
         for ours, theirs in zip(together.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, msg=f"epoch {epoch}")
+
+
+def _passes_too_often(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    for _ in range(2):
+        model(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
+
+
+@pytest.mark.parametrize("what", ["a pass too many", "another model", "another order"])
+def test_errors_about_gradients(what: str, rank: int, size: int) -> None:
+    """After a rank has joined, the other ranks get the same error, with its cause, as without a join."""
+    last = size - 1
+    if last < 2:
+        pytest.skip("needs two ranks that have not joined")
+    trained = [(model, sgd(model)) for model in (build("mlp"), build("mlp"))]
+    if what != "another model":
+        for each in trained:
+            training.step(*each, 0, rank, size)
+    cause = {
+        "a pass too many": rf"rank {last}: DistributedOptimizer, gradient of '.*': .* backward_passes_per_step times",
+        "another model": rf"at position 0, rank 1 has '0\.weight'.*, rank {last} has 'cells\.weight",
+        "another order": rf"ranks step different models: rank 1 makes a later step .*, rank {last} makes a later step",
+    }[what]
+    if rank == last and what == "a pass too many":
+        with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+            _passes_too_often(*trained[0])
+    elif rank > 0:
+        stepped = trained[0]
+        if rank == last:
+            other = build("recurrent")
+            stepped = trained[1] if what == "another order" else (other, sgd(other))
+        with pytest.raises((RuntimeError, DisagreementError), match=cause):
+            training.step(*stepped, 1, rank, size)
+    hvd.join()
+    for model, optimizer in trained:
+        training.step(model, optimizer, 2, rank, size)
+        training.assert_same_on_all_ranks(model)
