@@ -102,7 +102,8 @@ def _start_launched(comm: Any) -> bool:
             f"init(comm=…): ranks that {launcher.name} has started form one job; omit comm, use process_sets=, or "
             "start with perseusrun"
         )
-    return start_foreign(launcher)
+    with noted_init():
+        return start_foreign(launcher)
 
 
 def restart() -> None:

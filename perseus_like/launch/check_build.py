@@ -7,6 +7,7 @@ import ctypes.util
 import importlib.metadata
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from .errors import LaunchError
 from .mpi.family import find_mpirun
 
 _PROBE_SECONDS = 60
-UCX = "libucp.so.0"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ _LIBRARIES = {
         ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),
         "ncclGetVersion",
     ),
-    "UCX": ((UCX,), ("libucx-cu12", "libucx-cu13", "libucx-cu11"), "ucp_get_version_string"),
 }
 
 # The program that asks a library for its version. It runs in another process, since a library may print or crash.
@@ -87,7 +86,7 @@ def report(mpirun: str | None = None) -> str:
     sections = {
         "Frameworks": [_module(name, *found) for name, found in _FRAMEWORKS.items()],
         "MPI": [_mpirun(mpirun), _library("MPI library"), _module("mpi4py", *_MPI4PY)],
-        "Other engines": [_library("UCX"), _library("oneCCL"), _library("NCCL")],
+        "Other engines": [find_ucx(), _library("oneCCL"), _library("NCCL")],
         "Core": [_core()],
     }
     return "\n".join(
@@ -129,10 +128,15 @@ def _mpirun(given: str | None) -> Row:
     return Row("mpirun", True, f"{found.family.value}, {found.version}", str(found.path))
 
 
-def find_ucx() -> str | None:
-    """Returns the path or the name of a UCX that can be loaded, of a wheel or where the loader looks; or None."""
-    names, distributions, function = _LIBRARIES["UCX"]
-    return next((path for path in _candidates(names, distributions) if _ask(path, function) is not None), None)
+def find_ucx() -> Row:
+    """Returns the UCX that the core would open (csrc/transport/ucx/library.cc): of the wheel, or the loader's."""
+    name = "libucp.so.0"
+    given = os.environ.get("PERSEUS_UCX_LIBRARY")
+    wheels = map(str, sorted(Path(sys.prefix, "lib").glob(f"python*/site-packages/libucx/lib/{name}")))
+    for path in [given] if given else [*wheels, name]:
+        if (version := _ask(path, "ucp_get_version_string")) is not None:
+            return Row("UCX", True, version, path)
+    return Row("UCX", False)
 
 
 def _library(what: str) -> Row:

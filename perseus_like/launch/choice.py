@@ -21,18 +21,19 @@ def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
     """Returns whether an mpirun starts the ranks, and the reason. Raises LaunchError if neither way is possible."""
     given = user_variables(os.environ, options)
     transport = given.get(_TRANSPORT, "").lower()
-    for_mpirun = {
-        "--mpi": options.use_mpi,
-        "--mpirun": options.mpirun is not None,
-        "--mpi-args": options.mpi_args,
-        "--binding-args or --bind-to": options.binding_args is not None,
-        f"{_TRANSPORT}=mpi": transport == "mpi",
-        "an elastic job": VARIABLE in given,
-    }
-    if reasons := [name for name, is_given in for_mpirun.items() if is_given]:
-        return True, reasons[0]
-    if options.without_mpi or transport == "ucx":
-        return False, "--gloo" if options.without_mpi else f"{_TRANSPORT}=ucx"
+    rules = (  # whether it is given, what it is, and whether it asks for mpirun; the first one counts
+        (options.use_mpi, "--mpi", True),
+        (transport == "mpi", f"{_TRANSPORT}=mpi", True),
+        (VARIABLE in given, "an elastic job", True),
+        (options.without_mpi, "--gloo", False),
+        (options.mpirun is not None, "--mpirun", True),
+        (bool(options.mpi_args), "--mpi-args", True),
+        (options.binding_args is not None, "--binding-args or --bind-to", True),
+        (transport == "ucx", f"{_TRANSPORT}=ucx", False),
+    )
+    for is_given, reason, uses_mpirun in rules:
+        if is_given:
+            return uses_mpirun, reason
     from .check_build import find_ucx
     from .mpi.family import locate
 
@@ -42,7 +43,7 @@ def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
         has_mpirun = False
     if has_mpirun and options.is_batch:
         return True, f"the hosts are those of {options.batch_system}"
-    if ucx := given.get("PERSEUS_UCX_LIBRARY") or find_ucx():
+    if ucx := given.get("PERSEUS_UCX_LIBRARY") or find_ucx().path:
         return False, f"UCX was found ({ucx})"
     if has_mpirun:
         return True, "UCX was not found"

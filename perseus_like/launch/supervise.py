@@ -31,7 +31,8 @@ LOSS_GRACE_SECONDS = 3.0
 VERDICT_SECONDS = 0.3
 LEFTOVER_SECONDS = 10.0
 # After a process has ended without init(), the time between two looks at whether others wait for it.
-_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
+BEFORE_INIT = "ended with code 0 before init(), in which other ranks wait for it"
 # On a terminal, ranks that wait in init() for longer than this are worth a line.
 _INIT_SECONDS = 2.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -256,7 +257,7 @@ class Supervisor:
     def _look_for_absent(self) -> None:
         """Ends the job if processes wait in `init` for one that has ended without a session. Else, it looks again.
 
-        If the `init` of the ended process has failed, the others must have waited for `_LOOK_SECONDS`. They may be
+        If the `init` of the ended process has failed, the others must have waited for `LOOK_SECONDS`. They may be
         about to fail by themselves, with the same error or a better one.
         """
         calls = self._records.init_calls()
@@ -268,14 +269,13 @@ class Supervisor:
         now = time.monotonic()
         waiting = [name for name in living if calls.get(name) is InitCall.WAITS]
         self._waiting_since = {name: self._waiting_since.get(name, now) for name in waiting}
-        have_waited = any(since <= now - _LOOK_SECONDS for since in self._waiting_since.values())
+        have_waited = any(since <= now - LOOK_SECONDS for since in self._waiting_since.values())
         missed = [child for child in absent if waiting and (have_waited or child.name not in calls)]
         for child in missed:
-            how = "ended with code 0 before init(), in which other ranks wait for it"
-            self.fail(Failure(_name(child), how, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+            self.fail(Failure(_name(child), BEFORE_INIT, 1, False, child.witness), FAILURE_GRACE_SECONDS)
         if not missed and not self._will_look:
             self._will_look = True
-            self._loop.later(_LOOK_SECONDS, self._look_again)
+            self._loop.later(LOOK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
         self._will_look = False
@@ -295,7 +295,7 @@ class Supervisor:
                 f"waiting in init() for {which}, which {'have' if len(ranks) > 1 else 'has'} not called it yet"
             )
             return
-        self._loop.later(_LOOK_SECONDS, lambda: self._look_at_init(since))
+        self._loop.later(LOOK_SECONDS, lambda: self._look_at_init(since))
 
     def _early_ends(self, found: list[Failure]) -> list[Failure]:
         children = self._children.values()

@@ -214,6 +214,13 @@ def test_a_rank_that_fails_on_another_host(start: Start) -> None:
     assert "perseusrun: first failure: rank 2 on h2 exited with code 3" in output
 
 
+def test_a_rank_that_ends_before_init(start: Start) -> None:
+    program = "import os; rank = int(os.environ['RANK']); rank == 3 or __import__('perseus_like.numpy').numpy.init()"
+    code, output = start(program).end()
+    assert code == 1, output
+    assert "perseusrun: first failure: rank 3 on h2 ended with code 0 before init(), in which other ranks" in output
+
+
 def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
     job = start(LOOP)
     job.wait_until_up()

@@ -29,7 +29,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
             raise LaunchError("no mpirun found")
         return Path("/usr/bin/mpirun")
 
-    monkeypatch.setattr(check_build, "find_ucx", lambda: "/usr/lib/libucp.so.0" if "ucx" in request.param else None)
+    path = "/usr/lib/libucp.so.0" if "ucx" in request.param else ""
+    monkeypatch.setattr(check_build, "find_ucx", lambda: check_build.Row("UCX", bool(path), "1.22.0", path))
     monkeypatch.setattr(family, "locate", locate)
 
 
@@ -66,6 +67,7 @@ def test_a_request_of_ucx_chooses_ssh() -> None:
     assert chosen("-x", "PERSEUS_HOST_TRANSPORT=ucx") == (False, "PERSEUS_HOST_TRANSPORT=ucx")
     assert chosen("-x", "PERSEUS_UCX_LIBRARY=/u")[0] is False
     assert chosen("--mpi", "--gloo") == (False, "--gloo")
+    assert chosen("--gloo", "--mpi-args", "-v") == (False, "--gloo")
     assert chosen("--gloo", "--mpi")[0] is True
 
 

@@ -66,8 +66,8 @@ class LauncherHeartbeat:
         self._fail = fail
         self._report = report
         supervisor.watch(self._listener, self._accept)
-        supervisor.pause.before.append(lambda: self._send_to_all(PAUSE))
-        supervisor.pause.after.append(lambda: self._send_to_all(CONTINUE))
+        supervisor.pause.before.append(lambda: self.send_to_all(PAUSE))
+        supervisor.pause.after.append(lambda: self.send_to_all(CONTINUE))
         for signum in signals:
             supervisor.forwarders[signum] = functools.partial(self._forward, signum)
 
@@ -81,7 +81,7 @@ class LauncherHeartbeat:
         self._ranks.append(rank)
         self._supervisor.watch(rank.connection, lambda: self._read(rank))
 
-    def _send_to_all(self, command: bytes) -> None:
+    def send_to_all(self, command: bytes) -> None:
         """Sends a command to every `rank_main`."""
         for rank in self._ranks:
             rank.send(command)

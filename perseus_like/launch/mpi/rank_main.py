@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from ...protocol.authentication import Handshake
-    from ...protocol.failure_record import VARIABLE, RecordFile
+    from ...protocol.failure_record import VARIABLE, InitCall, RecordFile
     from ...protocol.messages import agent_variable, elastic_variable
     from ...protocol.mpi_daemons import end_daemons_later
     from ...protocol.rank_variables import host_of, set_horovod_variables
@@ -42,7 +42,7 @@ else:
     sys.path += [str(_launch), str(_launch.parent / "protocol")]
     from authentication import Handshake
     from errors import describe_code, explain_start_failure
-    from failure_record import VARIABLE, RecordFile
+    from failure_record import VARIABLE, InitCall, RecordFile
     from messages import agent_variable, elastic_variable
     from mpi_daemons import end_daemons_later
     from rank_variables import host_of, set_horovod_variables
@@ -52,6 +52,8 @@ RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program rep
 SHUTDOWN = b"."
 # Commands of perseusrun for Ctrl-Z and the end of a pause.
 PAUSE, CONTINUE = b"p", b"c"
+# Command of perseusrun to report it if the rank waits in `init`.
+LOOK = b"w"
 # Commands of perseusrun for signals. Hydra and Intel MPI end if they get SIGUSR1, SIGUSR2 or SIGQUIT, and Hydra drops
 # signals that end the job as long as it is starting its daemons.
 COMMAND_OF = {
@@ -128,6 +130,8 @@ def main(tag: str, encoded: str) -> int:
                 pass_on(signum, None)
         if command in {PAUSE, CONTINUE}:
             _stop_or_continue(process.pid, command)
+        if command == LOOK and records.init_calls().get(_rank()) is InitCall.WAITS:
+            heartbeat.report(_line(tag, "waits", ""))
 
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
@@ -146,6 +150,9 @@ def main(tag: str, encoded: str) -> int:
     shown = code if code >= 0 else 128 - code
     if record:
         heartbeat.report(_report(tag, "failed", record.encode()))
+    has_met = records.init_calls().get(_rank(), InitCall.HAS_FAILED) is not InitCall.HAS_FAILED
+    if code == 0 and not has_met and not starter.is_mpis:
+        _report(tag, "absent", "")
     if stop_requested.is_set() and starter.is_mpis:
         _report(tag, "stopped", "")  # the code of the mpirun counts
     else:
@@ -408,9 +415,13 @@ def _rank() -> str:
     return next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
 
 
+def _line(tag: str, event: str, text: str) -> bytes:
+    return f"<{tag} {event}>{os.uname().nodename} {text}\n".encode()
+
+
 def _report(tag: str, event: str, text: str) -> bytes:
     """Writes a status line to stderr, and returns it."""
-    line = f"<{tag} {event}>{os.uname().nodename} {text}\n".encode()
+    line = _line(tag, event, text)
     with contextlib.suppress(OSError):  # mpirun has ended
         os.write(2, line)
     return line

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...protocol.failure_record import decode
+from ..supervise import BEFORE_INIT
 from ..verdict import Failure, Witness, early_ends
 
 FailureSink = Callable[[Failure], None]
@@ -27,6 +28,8 @@ class RankStatus:
     hosts: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     succeeded: set[int] = field(default_factory=set)  # the ranks that have ended with code 0
+    absent: set[int] = field(default_factory=set)  # those of them that have had no session
+    on_absent: Callable[[], None] = lambda: None  # called after another rank has become absent
 
     def have_all_begun(self) -> bool:
         """Returns True once every rank has reported its host."""
@@ -92,7 +95,9 @@ class StatusFilter:
     def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink, witness: Witness) -> None:
         self._rank = rank
         self._opening = f"<{tag} ".encode()
-        self._line = re.compile(re.escape(self._opening) + rb"(began|failed|stopped|ended ([0-9]+))>(\S*) ([^\n]*)\n")
+        self._line = re.compile(
+            re.escape(self._opening) + rb"(began|failed|waits|absent|stopped|ended ([0-9]+))>(\S*) ([^\n]*)\n"
+        )
         self._status = status
         self._fail = fail
         self._witness = witness
@@ -124,6 +129,14 @@ class StatusFilter:
             return
         if event == b"failed":
             self._witness.record = decode(text)
+            return
+        if event == b"waits":
+            for rank in sorted(self._status.absent):
+                self._fail(Failure(f"rank {rank} on {self._status.hosts[rank]}", BEFORE_INIT, 1, False))
+            return
+        if event == b"absent":
+            self._status.absent.add(self._rank)
+            self._status.on_absent()
             return
         if self._rank in self._status.ended:
             return  # the line has come another way

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..output import Channel, Screen
-from ..supervise import Supervisor
+from ..supervise import LOOK_SECONDS, Supervisor
 from ..verdict import Failure, Witness
 from .demultiplex import ChannelOf
+from .rank_main import LOOK
 from .rank_status import RankStatus, StatusFilter
 
 
@@ -33,6 +34,20 @@ class RankReports:
         """Ends the job if ranks have not begun, `seconds` after the start."""
         for failure in [] if self._supervisor.is_stopping else self._status.late(seconds):
             self.fail(failure)
+
+    def look_for_absent(self, send_to_all: Callable[[bytes], None]) -> None:
+        """Ends the job if ranks wait in `init` for one that has ended. `send_to_all` reaches every `rank_main`."""
+
+        def look() -> None:
+            if not self._supervisor.is_stopping:
+                send_to_all(LOOK)
+                self._supervisor.later(LOOK_SECONDS, look)
+
+        def look_later() -> None:
+            if len(self._status.absent) == 1:
+                self._supervisor.later(LOOK_SECONDS, look)
+
+        self._status.on_absent = look_later
 
     def take(self, rank: int, line: bytes) -> None:
         """Takes a status line that has come another way than through stderr."""

@@ -104,10 +104,7 @@ class HostRanks:
         for rank in self._living.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 rank.process.wait(max(0.0, deadline - time.monotonic()))
-        for pid, fields in rank_main.process_table():
-            if int(fields[3]) in sessions:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        _kill(sessions)
 
     def report_end(self, number: int, code: int, how: str) -> None:
         """Reports the end of a rank in the words of `rank_main`, whose own report comes first if there is one."""
@@ -148,6 +145,8 @@ class HostRanks:
         os.close(rank.end)
         code = rank.process.wait()
         del self._living[rank.process.pid]
+        if code < 0:  # otherwise, `rank_main` has done it
+            _kill([rank.process.pid])
         self.report_end(rank.number, code if code >= 0 else 128 - code, describe_code(code))
 
     def _write(self, target: int, number: int, data: bytes) -> None:
@@ -158,6 +157,14 @@ class HostRanks:
                 left = left[os.write(target, left) :]
         except BrokenPipeError:
             _leave()
+
+
+def _kill(sessions: list[int]) -> None:
+    """Kills the processes of these sessions, which are called by the numbers of their leaders."""
+    for pid, fields in rank_main.process_table():
+        if int(fields[3]) in sessions:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _leave() -> None:

@@ -78,6 +78,7 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
         reports = RankReports(supervisor, screen, job_name, status, FAILURE_GRACE_SECONDS)
         out, err = (reports.channels(name) for name in NAMES)
         heartbeat.watch(supervisor, reports.fail, reports.take, _SIGNALS)
+        reports.look_for_absent(heartbeat.send_to_all)
         supervisor.later(start_seconds(options), functools.partial(reports.fail_if_late, start_seconds(options)))
         secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: _rendezvous(options, hosts[0].name)}
         inputs: list[HostInput] = []  # the processes end when their inputs are closed
