@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import queue
@@ -15,12 +16,29 @@ import threading
 from collections.abc import Callable
 
 from ..errors import HorovodInternalError, PeerLostError, UnavailableError
-from ..protocol.messages import VARIABLE, Message, Reader, agent_variable, elastic_variable, encode
+from ..protocol.authentication import HANDSHAKE_SECONDS, authenticate
+from ..protocol.messages import (
+    VARIABLE,
+    LauncherVariable,
+    Message,
+    Reader,
+    agent_variable,
+    elastic_variable,
+    encode,
+    launcher_variable,
+)
 from ..protocol.rank_variables import set_horovod_variables
 from .notification import Assignment, HostUpdateResult, notification_manager
 from .state_agent_client import Replaceable, StateAgentClient
 
 logger = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = (1.0, 3.0, 10.0)  # the longest attempt to reach an address, in each round
+_LONGEST_WELCOME = 1024
+_NO_WORKER = (
+    "this process is no worker of the elastic job around it ({}): only the process that perseusrun started, or a "
+    "program that replaced it (exec), can call init()"
+)
 
 
 class Membership:
@@ -48,7 +66,7 @@ class Membership:
         while True:
             assignment = self._next_assignment()
             # Before the start: the core has no threads yet that read the environment.
-            set_horovod_variables(assignment.rank, [assignment.size])
+            set_horovod_variables(assignment.rank, assignment.ranks_per_host)
             try:
                 start(assignment)
             except HorovodInternalError as error:
@@ -79,7 +97,8 @@ class Membership:
             number,
             bool(answer["sync"]),
             int(answer["rank"]),
-            int(answer["size"]),
+            sum(answer["ranks_per_host"]),
+            answer["ranks_per_host"],
             functools.partial(self._exchange, number),
             self._cancel_fd,
         )
@@ -151,16 +170,50 @@ def membership() -> Membership | StateAgentClient | None:
         return None
     if agent := agent_variable(given):
         return StateAgentClient(agent.generation, agent.secret)
-    descriptor, _, launcher = given.partition(":")
+    if launcher := launcher_variable(given):
+        return Membership(_connect(launcher))
+    descriptor, _, pid = given.partition(":")
     try:
         connection = socket.socket(fileno=int(descriptor))
         owner, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except (OSError, ValueError):
         owner = -1
-    if str(owner) != launcher:
-        raise UnavailableError(
-            f"this process is no worker of the elastic job around it ({VARIABLE}={given}): only the process that "
-            "perseusrun started, or a program that replaced it (exec), can call init()"
-        )
+    if str(owner) != pid:
+        raise UnavailableError(_NO_WORKER.format(f"{VARIABLE}={given}"))
     connection.set_inheritable(False)
     return Membership(connection)
+
+
+def _connect(launcher: LauncherVariable) -> socket.socket:
+    """Returns a connection to the launcher, at the first of its addresses that can be reached from here."""
+    problem: OSError | None = None
+    for seconds, endpoint in itertools.product(_CONNECT_SECONDS, launcher.endpoints):
+        connection = _connect_to(endpoint, launcher, seconds)
+        if isinstance(connection, socket.socket):
+            return connection
+        problem = connection
+    places = ", ".join(f"{host} port {port}" for host, port in launcher.endpoints)
+    raise UnavailableError(
+        f"init(): this host does not reach the launcher of this elastic job at {places}: {problem}. Check that no "
+        "firewall is between the hosts, or give perseusrun the interface with --network-interfaces"
+    )
+
+
+def _connect_to(endpoint: tuple[str, int], launcher: LauncherVariable, seconds: float) -> socket.socket | OSError:
+    """Returns a connection to the launcher at this address, or the reason why there is none."""
+    connection = None
+    try:
+        connection = socket.create_connection(endpoint, seconds)
+        authenticate(connection, launcher.secret)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(encode("hello", number=launcher.number, pid=os.getpid()))
+        connection.settimeout(HANDSHAKE_SECONDS)
+        answer = connection.recv(_LONGEST_WELCOME)
+        connection.settimeout(None)
+    except OSError as error:
+        if connection:
+            connection.close()
+        return error
+    if not answer:
+        raise UnavailableError(_NO_WORKER.format(f"worker {launcher.number}"))
+    return connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ class Assignment:
     sync: bool  # some member has no state, or a different one
     rank: int = -1
     size: int = -1
+    ranks_per_host: Sequence[int] = ()  # in the order of the ranks; empty without an `exchange`
     exchange: Callable[[bytes], list[bytes]] | None = None
     cancel_fd: int = -1  # a descriptor that becomes readable when another member has ended
 

@@ -60,9 +60,9 @@ def heartbeat_seconds(options: Options) -> int:
     return int(text)
 
 
-def make_heartbeat(options: Options, size: int, seconds: int) -> LauncherHeartbeat:
+def make_heartbeat(options: Options, size: int, seconds: int, is_open: bool = False) -> LauncherHeartbeat:
     """Returns the launcher's end of the connections to `size` ranks, which listens now."""
-    return LauncherHeartbeat(seconds, own_addresses(_interfaces(options)), size)
+    return LauncherHeartbeat(seconds, own_addresses(_interfaces(options)), size, is_open)
 
 
 def _interfaces(options: Options) -> str | None:

@@ -146,6 +146,10 @@ class Supervisor:
         """Ends what `watch` has started."""
         self._loop.forget(connection)
 
+    def watches(self, connection: HasFileno | int) -> bool:
+        """Returns True between `watch` and `forget`."""
+        return self._loop.watches(connection)
+
     def drop(self, child: Child) -> None:
         """Forgets a child that has ended, and its output. Call it for processes that are started repeatedly."""
         self._children.pop(child.pid, None)

@@ -1,10 +1,14 @@
-"""Messages between the launcher and a worker of an elastic job: lines of JSON over a pair of sockets.
+"""Messages between the launcher and a worker of an elastic job: lines of JSON.
 
-The worker inherits its end, so there is no name to guess and no peer to authenticate. Needs the standard library only.
+On one host, a worker inherits one end of a pair of sockets, so there is no name to guess and no peer to authenticate.
+On several hosts, it connects to the launcher over TCP (`authentication.py`), and begins with a hello. Needs the
+standard library only.
 
     worker                                      launcher
+    hello: its number, and its process id    →
+                                                ← welcome: no other process has connected as this worker
     ready: has no session, wants to join     →
-                                                ← join: generation, rank, size, whether state is to be synchronized
+                                                ← join: generation, rank, ranks per host, whether to synchronize state
     gather: its bytes for all ranks          →
                                                 ← gathered: the bytes of all ranks
                                                 ← cancelled: a rank of the generation has ended
@@ -24,6 +28,7 @@ from typing import Any
 Message = dict[str, Any]
 VARIABLE = "PERSEUS_ELASTIC"
 _AGENT = "agent"  # begins the value for a worker that belongs to one generation only
+_LAUNCHER = "launcher"  # begins the value for a worker that connects to the launcher
 # The largest message holds the addresses of all ranks. A longer one is an error.
 _LONGEST = 1 << 26
 
@@ -67,6 +72,29 @@ def is_elastic() -> bool:
 def variable_for(end: socket.socket) -> str:
     """Returns the value of `VARIABLE` for a worker that inherits this end: its number, and the launcher's pid."""
     return f"{end.fileno()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class LauncherVariable:
+    """The value of `VARIABLE` for a worker that connects to the launcher over TCP."""
+
+    number: int  # of the worker
+    secret: str
+    endpoints: list[tuple[str, int]]  # addresses and ports of the launcher
+
+    def __str__(self) -> str:
+        return " ".join(
+            [_LAUNCHER, str(self.number), self.secret, *(f"{host} {port}" for host, port in self.endpoints)]
+        )
+
+
+def launcher_variable(value: str) -> LauncherVariable | None:
+    """Reads a `LauncherVariable`; None for any other value."""
+    name, *words = value.split()
+    if name != _LAUNCHER:
+        return None
+    number, secret, *places = words
+    return LauncherVariable(int(number), secret, list(zip(places[::2], map(int, places[1::2]), strict=True)))
 
 
 @dataclass(frozen=True)

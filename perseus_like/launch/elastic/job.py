@@ -1,31 +1,29 @@
-"""An elastic job on this machine: starts a worker in each slot and forms one generation of workers after another."""
+"""An elastic job whose workers survive: starts a worker in each slot and forms one generation after another."""
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...protocol.failure_record import write_reason
-from ...protocol.messages import VARIABLE, Message, variable_for
+from ...protocol.messages import Message
 from ...protocol.rank_variables import rank_variables
 from .. import processes
-from ..child import Child
 from ..hosts import Host
-from ..local import stdin_of
 from ..output import Screen
 from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
-from ..verdict import Failure, Witness
+from ..verdict import Failure
 from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
 from .hosts import HostManager
 from .settings import RESET_LIMIT_MESSAGE, ElasticSettings
-from .worker import Worker
+from .worker import Worker, WorkerEnd, WorkerStarter
 
 # HostUpdateResult of perseus_like.elastic, which the launcher does not import.
 _REMOVED, _ADDED = 1, 2
 # Dismissed workers have this long to end by themselves.
 _DISMISS_SECONDS = 10.0
+# The time between two attempts to send the rest of a long message.
+_SEND_SECONDS = 0.01
 
 
 class ElasticJob:
@@ -33,17 +31,15 @@ class ElasticJob:
 
     def __init__(
         self,
-        command: Sequence[str],
+        starter: WorkerStarter,
         settings: ElasticSettings,
         supervisor: Supervisor,
         screen: Screen,
-        environment: Mapping[str, str],
     ) -> None:
-        self._command = command
+        self._starter = starter
         self._settings = settings
         self._supervisor = supervisor
         self._screen = screen
-        self._environment = environment
         self._hosts = HostManager(settings.cooldown)
         self._workers: list[Worker] = []  # living ones, and those of this generation that have ended
         self._started = 0
@@ -97,39 +93,23 @@ class ElasticJob:
         self._notify_members()
 
     def _start_workers(self, slots: Sequence[tuple[str, int]]) -> None:
-        ends = []
-        for host, slot in slots:
-            mine, its = socket.socketpair()
-            mine.setblocking(False)
-            ends.append((Worker(self._started, host, slot, mine, self._hosts.has_failed(host)), its))
-            self._started += 1
-        self._workers += [worker for worker, _ in ends]
-        for worker, its in ends:
-            self._start(worker, its)
+        started = [
+            Worker(self._started + number, host, slot, self._hosts.has_failed(host))
+            for number, (host, slot) in enumerate(slots)
+        ]
+        self._started += len(started)
+        self._workers += started
+        for worker in started:
+            self._start(worker)
 
-    def _start(self, worker: Worker, its: socket.socket) -> None:
-        witness = Witness(log=self._screen.log_of(worker.number, "stderr"))
+    def _start(self, worker: Worker) -> None:
         expected = expected_in(self._workers)
-        environment = {
-            **self._environment,
-            **rank_variables("HOROVOD", expected.index(worker), [len(expected)]),
-            VARIABLE: variable_for(its),
+        variables = {
+            **rank_variables("HOROVOD", expected.index(worker), self._starter.ranks_per_host(expected)),
             "HOROVOD_ELASTIC": "1",
             "HOROVOD_HOSTNAME": worker.host,
         }
-        with its:
-            worker.child = self._supervisor.start(
-                f"worker {worker.number}",
-                self._command,
-                environment,
-                stdin_of(worker.number),
-                self._screen.channel(worker.number, "stdout"),
-                self._screen.channel(worker.number, "stderr", witness),
-                witness,
-                on_end=lambda child: self._ended(worker, child),
-                pass_fds=(its.fileno(),),
-            )
-        self._supervisor.watch(worker.connection, lambda: self._listen(worker))
+        self._starter.start(worker, variables, self._connected, self._ended)
         self._supervisor.later(self._settings.start_timeout, lambda: self._check_start(worker))
 
     def _check_start(self, worker: Worker) -> None:
@@ -139,6 +119,10 @@ class ElasticJob:
             self._signal(worker, signal.SIGKILL)
 
     # Messages of workers.
+
+    def _connected(self, worker: Worker) -> None:
+        assert worker.connection is not None
+        self._supervisor.watch(worker.connection, lambda: self._listen(worker))
 
     def _listen(self, worker: Worker) -> None:
         try:
@@ -169,11 +153,18 @@ class ElasticJob:
                 self._gathered.clear()
                 for member in members_of(self._workers, self._generation):
                     member.send("gathered", generation=self._generation, all=everything)
+                    self._send_rest(member)
 
     def _hang_up(self, worker: Worker) -> None:
-        if worker.connection.fileno() != -1:
+        if worker.connection and worker.connection.fileno() != -1:
             self._supervisor.forget(worker.connection)
             worker.connection.close()
+
+    def _send_rest(self, worker: Worker) -> None:
+        """Sends the rest of a message that was longer than what the connection took."""
+        worker.send_rest()
+        if worker.unsent and worker.is_alive:
+            self._supervisor.later(_SEND_SECONDS, lambda: self._send_rest(worker))
 
     # Generations.
 
@@ -220,6 +211,7 @@ class ElasticJob:
         self._workers = [worker for worker in self._workers if worker.is_alive]
         sync = any(member.wants_sync or member.is_newcomer for member in members)
         self._screen.announce(f"generation {self._generation}: {len(members)} workers on {_listed(members)}")
+        ranks_per_host = self._starter.ranks_per_host(members)
         for rank, member in enumerate(members):
             member.rank, member.generation, member.is_ready = rank, self._generation, False
             member.joined = member.joined or self._generation
@@ -228,7 +220,7 @@ class ElasticJob:
                 "join",
                 generation=self._generation,
                 rank=member.rank,
-                size=len(members),
+                ranks_per_host=ranks_per_host,
                 sync=sync,
                 stamp=self._stamp,
             )
@@ -267,16 +259,13 @@ class ElasticJob:
 
     # Ends.
 
-    def _ended(self, worker: Worker, child: Child) -> None:
+    def _ended(self, worker: Worker, end: WorkerEnd) -> None:
         worker.is_alive = worker.is_ready = False
         self._hang_up(worker)
-        # The worker's own processes, such as the workers of a data loader, end with it.
-        ours = processes.descendants(os.getpid())
-        processes.send([process.pid for process in ours if process.session == child.pid], signal.SIGKILL)
-        if child.status == 0 and not worker.is_dismissed:
+        if end.code == 0 and not worker.is_dismissed:
             self._finish()
         elif not worker.is_dismissed:
-            self._failed(worker, child)
+            self._failed(worker, end)
         for member in members_of(self._workers, self._generation):
             member.send("cancelled", generation=self._generation)
         self.plan()
@@ -300,11 +289,9 @@ class ElasticJob:
             if worker.is_alive and worker.is_newcomer and self._generation > 0:
                 self._dismiss(worker)
 
-    def _failed(self, worker: Worker, child: Child) -> None:
-        assert child.status is not None
-        who, how = f"{worker} (pid {child.pid})", worker.fault or processes.describe_exit(child.status)
-        killed = processes.exit_code(child.status) > 128
-        failure = Failure(who, how, processes.exit_code(child.status), killed, child.witness)
+    def _failed(self, worker: Worker, end: WorkerEnd) -> None:
+        who, how = f"{worker} (pid {worker.pid})" if worker.pid else str(worker), worker.fault or end.how
+        failure = Failure(who, how, end.code, end.was_killed, end.witness)
         self._failures.append(failure)
         if self._is_finishing:
             self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)

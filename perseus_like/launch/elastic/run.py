@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+from ..choice import choose_start
 from ..environment import job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
@@ -16,6 +17,8 @@ from ..verdict import Failure
 from .cluster import ORPHAN_SECONDS, TERMINATE_SECONDS, ClusterJob
 from .discovery import Discovery, find_script
 from .job import ElasticJob
+from .local_workers import LocalWorkers
+from .remote_workers import RemoteWorkers
 from .settings import read_settings
 
 
@@ -34,10 +37,19 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
         screen.announce(note)
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
 
-        def job_on(here: bool) -> Job:
+        def job_on(here: bool, hosts: list[Host]) -> Job:
             if here:
-                return ElasticJob(options.command, settings, supervisor, screen, environment)
-            return ClusterJob(options, settings, supervisor, screen, os.environ, heartbeat_seconds(options))
+                local = LocalWorkers(options.command, supervisor, screen, environment)
+                return ElasticJob(local, settings, supervisor, screen)
+            seconds = heartbeat_seconds(options)
+            reason = _reason_for_ssh(options, len(hosts))
+            if reason is None:
+                return ClusterJob(options, settings, supervisor, screen, os.environ, float(seconds))
+            if options.verbose:
+                screen.announce(f"starting the workers over ssh, without MPI: {reason}")
+            per_host = max(host.slots for host in hosts)
+            remote = RemoteWorkers(options, supervisor, screen, job_name, per_host, seconds)
+            return ElasticJob(remote, settings, supervisor, screen)
 
         finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
         if script is not None:
@@ -48,6 +60,15 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
             supervisor.later(0.0, lambda: finder.found(hosts or []))
         code = supervisor.run(is_over=finder.is_over)
         return 128 + supervisor.stopped_by if supervisor.stopped_by and not code else code
+
+
+def _reason_for_ssh(options: Options, number_of_hosts: int) -> str | None:
+    """Returns why workers start over ssh, with UCX between them; None if an mpirun starts them."""
+    try:
+        uses_mpirun, reason = choose_start(options, number_of_hosts)
+    except LaunchError:  # there is neither; the first generation reports it
+        return None
+    return None if uses_mpirun else reason
 
 
 class Job(Protocol):
@@ -67,13 +88,19 @@ class _Finder:
     """
 
     def __init__(
-        self, job_on: Callable[[bool], Job], use_mpi: bool, timeout: float, supervisor: Supervisor, screen: Screen
+        self,
+        job_on: Callable[[bool, list[Host]], Job],
+        use_mpi: bool,
+        timeout: float,
+        supervisor: Supervisor,
+        screen: Screen,
     ) -> None:
         self._job_on = job_on
         self._use_mpi = use_mpi
         self._supervisor = supervisor
         self._screen = screen
         self._job: Job | None = None
+        self._stays_here = False
         self._last_trouble = ""
         self._is_here: dict[str, bool] = {}
         supervisor.later(timeout, self._stop_waiting)
@@ -90,8 +117,9 @@ class _Finder:
         if self._job is None:
             if not hosts:  # later runs may find hosts
                 return
-            self._job = self._job_on(not self._use_mpi and all(self._is_this_machine(host.name) for host in hosts))
-        if isinstance(self._job, ElasticJob):
+            self._stays_here = not self._use_mpi and all(self._is_this_machine(host.name) for host in hosts)
+            self._job = self._job_on(self._stays_here, hosts)
+        if self._stays_here:
             hosts = [host for host in hosts if self._is_this_machine(host.name)]
         self._job.take_hosts(hosts)
 
@@ -113,9 +141,9 @@ class _Finder:
             self._last_trouble = text
 
 
-def heartbeat_seconds(options: Options) -> float:
+def heartbeat_seconds(options: Options) -> int:
     """Returns the time without an answer after which a host counts as lost."""
     given = user_variables(os.environ, options).get("PERSEUS_HEARTBEAT_TIMEOUT") or "30"
     if not given.isdecimal() or int(given) < 1:
         raise LaunchError(f"PERSEUS_HEARTBEAT_TIMEOUT={given!r}: an elastic job needs a number of seconds, at least 1")
-    return float(given)
+    return int(given)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...protocol.messages import Message, Reader, encode
 from ..child import Child
+from ..verdict import Witness
 
 
 @dataclass
@@ -22,9 +23,11 @@ class Worker:
     number: int
     host: str
     slot: int
-    connection: socket.socket
     is_retry: bool = False
+    connection: socket.socket | None = None
+    pid: int | None = None  # once it is known
     reader: Reader = field(default_factory=Reader)
+    unsent: bytes = b""
     child: Child | None = None
     is_alive: bool = True
     is_ready: bool = False  # it waits for an assignment
@@ -48,12 +51,28 @@ class Worker:
         return self.is_alive and self.is_newcomer and not self.is_ready and not self.is_dismissed
 
     def send(self, kind: str, **content: Any) -> None:
-        """Sends a message. Ignores a broken connection: the supervisor sees the end of the process."""
-        with contextlib.suppress(OSError):
-            self.connection.send(encode(kind, **content), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        """Sends a message. `unsent` has what the connection does not take now; `send_rest` tries again.
+
+        Ignores a broken connection: the supervisor sees the end of the process.
+        """
+        self.unsent += encode(kind, **content)
+        self.send_rest()
+
+    def send_rest(self) -> None:
+        """Sends as much as the connection takes."""
+        try:
+            while self.connection and self.unsent:
+                sent = self.connection.send(self.unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self.unsent = self.unsent[sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unsent = b""
 
     def take_messages(self) -> list[Message] | None:
         """Returns the messages since the last call; None once its end is closed. ValueError for an invalid message."""
+        if self.connection is None:
+            return None
         try:
             data = self.connection.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -64,3 +83,32 @@ class Worker:
 
     def __str__(self) -> str:
         return f"worker {self.number} on {self.host}"
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """The end of a worker's process."""
+
+    code: int
+    how: str
+    was_killed: bool
+    witness: Witness
+
+
+class WorkerStarter(Protocol):
+    """Starts the processes of workers, on this machine or on several."""
+
+    def ranks_per_host(self, members: Sequence[Worker]) -> list[int]:
+        """Returns the number of members on each host, in the order of the ranks. `members` are in this order, too."""
+
+    def start(
+        self,
+        worker: Worker,
+        variables: Mapping[str, str],
+        on_connect: Callable[[Worker], None],
+        on_end: Callable[[Worker, WorkerEnd], None],
+    ) -> None:
+        """Starts a worker with these variables, and sets its `child`.
+
+        `on_connect` is called once the worker has a connection, and `on_end` when its process has ended.
+        """

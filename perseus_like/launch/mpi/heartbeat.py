@@ -35,13 +35,15 @@ _SILENCE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTD
 class LauncherHeartbeat:
     """perseusrun's end of the connections to `size` ranks.
 
-    It listens at the given addresses only, until all ranks are connected. `text` holds the secret and the addresses
-    for the environment of `rank_main`. With no address there is no heartbeat, and `text` is empty.
+    It listens at the given addresses only, until all ranks are connected; with `is_open`, as long as the job runs.
+    `text` holds the secret and the addresses for the environment of `rank_main`. With no address there is no heartbeat,
+    and `text` is empty.
     """
 
-    def __init__(self, timeout_seconds: int, addresses: list[str], size: int) -> None:
+    def __init__(self, timeout_seconds: int, addresses: list[str], size: int, is_open: bool = False) -> None:
         self._timeout_seconds = timeout_seconds
         self._absent = size
+        self._is_open = is_open
         self._owed = b""  # commands for ranks that are not connected yet
         self._ranks: list[_RankConnection] = []
         listeners = listen_at(addresses)
@@ -53,14 +55,14 @@ class LauncherHeartbeat:
     def watch(
         self,
         supervisor: Supervisor,
-        fail: Callable[[Failure], None],
+        fail: Callable[[int, Failure], None],
         report: Callable[[int, bytes], None],
         signals: Iterable[signal.Signals] = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT),
     ) -> None:
         """Makes `supervisor` serve the connections.
 
-        `fail` is called for ranks that are lost, and `report` with a rank and each of its status lines. The ranks get
-        `signals` over the connections.
+        `fail` is called with each rank that is lost and its failure, and `report` with a rank and each of its status
+        lines. The ranks get `signals` over the connections.
         """
         self._supervisor = supervisor
         self._fail = fail
@@ -123,7 +125,7 @@ class LauncherHeartbeat:
 
     def _count_in(self) -> None:
         self._absent -= 1
-        if self._absent == 0:
+        if self._absent == 0 and not self._is_open:
             self._supervisor.forget(self._listener)
             self._listener.close()
 
@@ -132,7 +134,7 @@ class LauncherHeartbeat:
         if self._supervisor.is_stopping or rank.host == os.uname().nodename:
             return
         how = _UNREACHABLE if problem and problem.errno in _SILENCE else _ENDED
-        self._fail(Failure(rank.name, how, 1, True))
+        self._fail(rank.number, Failure(rank.name, how, 1, True))
 
 
 class _RankConnection:

@@ -77,7 +77,9 @@ _FAILURE_GRACE_SECONDS = 0.8
 _LOSS_GRACE_SECONDS = 5.0
 # The most that Linux takes: seconds between probes, and milliseconds without an answer.
 _MOST_KEEPALIVE_SECONDS, _MOST_UNANSWERED_MS = 32767, 2**31 - 1
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PERSEUS_RANK")
+# The number of a worker of an elastic job, whose rank changes with each generation.
+WORKER = "PERSEUS_WORKER"
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PERSEUS_RANK", WORKER)
 # The name of the process that starts ranks without an mpirun (`ssh/host_main`).
 HOST_MAIN = "perseusrun"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

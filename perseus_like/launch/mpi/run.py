@@ -80,7 +80,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
         reports = RankReports(supervisor, screen, job_name, status, grace)
 
-        def lose(failure: Failure) -> None:
+        def lose(rank: int, failure: Failure) -> None:
             # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
             is_certain = status.have_all_begun()
             reports.fail(

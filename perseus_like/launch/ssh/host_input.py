@@ -28,6 +28,17 @@ class HostInput:
         self._end.setblocking(False)
         supervisor.watch(self._end, self._write, is_output=True)
 
+    def close(self) -> None:
+        """Closes the input, at whose end the process ends its ranks."""
+        for source in (self._end, *([0] if self._is_source_read else [])):
+            if self._supervisor.watches(source):
+                self._supervisor.forget(source)
+        self._end.close()
+
+    def _read_again(self) -> None:
+        if self._end.fileno() != -1:
+            self._supervisor.watch(0, self._read)
+
     def _write(self) -> None:
         try:
             self._pending = self._pending[self._end.send(self._pending, socket.MSG_NOSIGNAL) :]
@@ -47,7 +58,7 @@ class HostInput:
     def _read(self) -> None:
         self._supervisor.forget(0)
         if is_in_background():
-            self._supervisor.later(_BACKGROUND_SECONDS, lambda: self._supervisor.watch(0, self._read))
+            self._supervisor.later(_BACKGROUND_SECONDS, self._read_again)
             return
         self._pending = os.read(0, _BLOCK)
         self._is_source_read = bool(self._pending)

@@ -48,7 +48,7 @@ ORPHAN_SECONDS = 2.0
 _NO_LIMIT_SECONDS = 10**9
 # Ports below those that Linux gives to connections. Rank 0 listens at the first free one of several.
 _PORTS = range(20_000, 30_000)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
 def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
@@ -77,7 +77,7 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
         reports = RankReports(supervisor, screen, job_name, status, FAILURE_GRACE_SECONDS)
         out, err = (reports.channels(name) for name in NAMES)
-        heartbeat.watch(supervisor, reports.fail, reports.take, _SIGNALS)
+        heartbeat.watch(supervisor, lambda rank, failure: reports.fail(failure), reports.take, SIGNALS)
         reports.look_for_absent(heartbeat.send_to_all)
         supervisor.later(start_seconds(options), functools.partial(reports.fail_if_late, start_seconds(options)))
         secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: _rendezvous(options, hosts[0].name)}
@@ -87,12 +87,12 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
             if supervisor.is_stopping:
                 break
             ranks = _ranks_of(hosts, number)
-            plan = _plan(options, hosts, number, job_name, {**job, **secrets})
+            plan = make_plan(options, job_name, {**job, **secrets}, _variables(hosts, number))
             inputs.append(HostInput(supervisor, plan, 0 in ranks))
             with inputs[-1].hosts_end as stdin:
                 supervisor.start(
                     f"the ranks of {host.name}",
-                    _line(shell, host.name),
+                    line_on(host.name, shell),
                     job if is_this_machine(host.name) else os.environ,
                     stdin.fileno(),
                     hydra_output(job_name, out),
@@ -122,20 +122,26 @@ def describe_ssh(options: Options, hosts: list[Host]) -> list[str]:
     job = _environment(options, hosts, "perseus-job")
     command = shell_line(job, os.environ, forwarded_values(options), options.command)
     return [
-        f"{shlex.join(_line(shell, host.name))}  # ranks {','.join(map(str, _ranks_of(hosts, number)))}: {command}"
+        f"{shlex.join(line_on(host.name, shell))}  # ranks {','.join(map(str, _ranks_of(hosts, number)))}: {command}"
         for number, host in enumerate(hosts)
     ]
 
 
 def _environment(options: Options, hosts: list[Host], job_name: str) -> dict[str, str]:
-    job = job_environment(os.environ, options, job_name, max(host.slots for host in hosts))
+    return environment_over_ssh(options, job_name, max(host.slots for host in hosts))
+
+
+def environment_over_ssh(options: Options, job_name: str, ranks_per_host: int) -> dict[str, str]:
+    """Returns the variables that all ranks of a job over ssh share."""
+    job = job_environment(os.environ, options, job_name, ranks_per_host)
     job["PERSEUS_HOST_TRANSPORT"] = job.get("PERSEUS_HOST_TRANSPORT") or "ucx"
     if options.tcp:
         job.setdefault("UCX_TLS", "tcp,self")
     return job
 
 
-def _line(shell: list[str], host: str) -> list[str]:
+def line_on(host: str, shell: list[str]) -> list[str]:
+    """Returns the line that runs `host_main` on a host."""
     line = [sys.executable, "-IS", str(Path(host_main.__file__).absolute())]
     return line if is_this_machine(host) else [*shell, host.strip("[]"), f"exec {shlex.join(line)}"]
 
@@ -145,19 +151,24 @@ def _ranks_of(hosts: list[Host], number: int) -> range:
     return range(first, first + hosts[number].slots)
 
 
-def _plan(
-    options: Options, hosts: list[Host], number: int, job_name: str, environment: Mapping[str, str]
-) -> dict[str, object]:
-    """Returns what `host_main` needs to start the ranks of a host."""
+def _variables(hosts: list[Host], number: int) -> dict[int, dict[str, str]]:
+    """Returns the variables of each rank of a host that other ranks do not share."""
     slots = [host.slots for host in hosts]
     own = {"HOROVOD_HOSTNAME": hosts[number].name}
+    return {rank: {**numbers_of_rank(rank, slots), **own} for rank in _ranks_of(hosts, number)}
+
+
+def make_plan(
+    options: Options, job_name: str, environment: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]
+) -> dict[str, object]:
+    """Returns what `host_main` needs to start these ranks, each with variables of its own."""
     names = forwarded_names(environment, (name for name, _ in options.forward))
     return {
         "tag": job_name,
         "folder": str(Path.cwd()),
         "command": options.command,
         "environment": {name: environment[name] for name in names},
-        "ranks": [(rank, {**numbers_of_rank(rank, slots), **own}) for rank in _ranks_of(hosts, number)],
+        "ranks": [*ranks.items()],
     }
 
 

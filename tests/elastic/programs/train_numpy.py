@@ -17,6 +17,8 @@ from perseus_like.elastic import ObjectState, run_fn
 sys.path.insert(0, str(Path(__file__).parent))
 import steps as task  # type: ignore[import-not-found]
 
+steps_of_process = 0  # no state that is committed: it is lost with the process
+
 
 def main(pause: float) -> None:
     host = os.environ.get("HOROVOD_HOSTNAME", "")
@@ -40,15 +42,26 @@ def main(pause: float) -> None:
 
 
 def train(state: Any, pause: float) -> None:
+    global steps_of_process
     facts = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
     right = task.rank_variables() == [str(fact) for fact in facts]
-    task.report("start", rank=hvd.rank(), size=hvd.size(), step=state.step, has_right_variables=right)
+    task.report(
+        "start",
+        rank=hvd.rank(),
+        size=hvd.size(),
+        step=state.step,
+        has_right_variables=right,
+        host=os.uname().nodename,
+        steps_of_process=steps_of_process,
+        has_mpi="libmpi" in Path("/proc/self/maps").read_text(),
+    )
     while state.last is None or state.step < state.last:
         mine = np.full(task.WEIGHTS, task.gradient(state.step), np.float32)
         state.momentum = task.MOMENTUM * state.momentum + hvd.allreduce(mine, name="gradient")
         state.weights = state.weights - np.float32(task.LEARNING_RATE) * state.momentum
         if str(state.step + 1) == os.environ.get("FAILS_AT_STEP"):
             raise RuntimeError("the same in every generation")
+        steps_of_process += 1
         try:
             task.end_step(hvd, state, pause)
         except HostsUpdatedInterrupt:

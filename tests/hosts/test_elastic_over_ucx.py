@@ -1,0 +1,176 @@
+"""Checks that workers on several hosts survive the loss of others, if UCX connects them and perseusrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.job import LIMIT_SECONDS
+
+from .conftest import UCX_LIBRARY, TestBeds, network_shell
+from .network_test_bed import NetworkTestBed
+from .test_elastic import jobs
+
+if not UCX_LIBRARY.exists():
+    pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
+
+COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
+HEARTBEAT = 5
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Returns a function that launches an elastic job on h1: `start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")`."""
+    monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY))
+    started: list[Any] = []
+
+    def run(test_bed: NetworkTestBed, *options: str, hosts: str, shell: str = "", is_static: bool = False) -> Any:
+        launcher = test_bed.command("h1", [sys.executable, "-m", "perseus_like.launch"])
+        network = ("--remote-shell", shell or test_bed.remote_shell, "--network-interfaces", "eth0", "--tcp")
+        program = ("train_numpy.py", ("0.02",))
+        started.append(jobs.Job(tmp_path, *program, (*network, *options), hosts, launcher, is_static))
+        return started[-1]
+
+    yield run
+    for job in started:
+        if job.process.poll() is None:
+            job.process.terminate()
+        job.process.communicate(timeout=LIMIT_SECONDS)
+
+
+def members(job: Any) -> dict[int, str]:
+    """Reads until all workers of the next generation train. Returns the host of each one, by its process id."""
+    job.next_line("perseusrun: generation ")
+    size = job.next_event("start")["size"]
+    while len(last_starts(job)) < size:
+        job.next_event("start")
+    return hosts_in(last_starts(job))
+
+
+def last_starts(job: Any) -> list[dict[str, Any]]:
+    """Returns the reports of the workers that have begun to train in the last generation."""
+    begin = max(number for number, line in enumerate(job.lines) if line.startswith("perseusrun: generation "))
+    events = [json.loads(line) for line in job.lines[begin:] if line.startswith("{")]
+    return [event for event in events if event["kind"] == "start"]
+
+
+def hosts_in(starts: list[dict[str, Any]]) -> dict[int, str]:
+    return {event["pid"]: event["host"] for event in starts}
+
+
+def without(host: str, members: dict[int, str]) -> dict[int, str]:
+    return {pid: each for pid, each in members.items() if each != host}
+
+
+def finish(job: Any) -> None:
+    """Ends the training, and checks it and what each worker has reported."""
+    assert job.finish() == 0, job.text
+    job.assert_trained()
+    steps: dict[int, int] = {}
+    committed = 0
+    for event in job.events:
+        if event["kind"] == "commit":
+            committed = event["step"]
+        elif event["kind"] == "start":
+            assert event["has_right_variables"], job.text
+            assert not event["has_mpi"], job.text
+            # A worker that began again from an older step than another has lost steps.
+            assert event["step"] >= committed, job.text
+            assert event["steps_of_process"] > steps.get(event["pid"], -1), job.text
+            steps[event["pid"]] = event["steps_of_process"]
+
+
+def test_survivors_keep_their_processes(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(3), "--min-np", "2", *COOLDOWN, hosts="h1:1,h2:1,h3:1")
+    first = members(job)
+    job.commit_of(3)
+    job.kill(next(pid for pid, host in first.items() if host == "h3"))
+    survivors = without("h3", first)
+    assert members(job) == survivors
+    third = members(job)
+    assert sorted(third.values()) == ["h1", "h2", "h3"]
+    assert without("h3", third) == survivors
+    job.commit_of(3)
+    finish(job)
+
+
+@pytest.mark.parametrize("lost", ["h3", "h2"])
+def test_all_processes_of_a_host_are_killed(lost: str, test_beds: TestBeds, start: Start) -> None:
+    """Rank 0 is on h2."""
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", hosts="h2:1,h3:1,h1:1")
+    first = members(job)
+    job.commit_of(3)
+    test_bed.crash(lost)
+    job.next_line(f"{lost} gets no new worker any more")
+    assert members(job) == without(lost, first)
+    job.commit_of(2)
+    finish(job)
+
+
+def test_hosts_come_and_go(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(3), "--min-np", "1", hosts="h1:1,h2:1")
+    first = members(job)
+    job.hosts("h1:1,h2:1,h3:2")
+    second = members(job)
+    assert {**second, **first} == second
+    job.commit_of(4)
+    job.hosts("h1:1,h3:2")
+    third = members(job)
+    assert third == without("h2", second)
+    job.commit_of(3)
+    finish(job)
+
+
+def test_a_host_that_cannot_be_reached(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "1", hosts="h1:1,h2:1,h9:1")
+    job.next_line("h9 could not be started: remote-shell exited with code 255; see its messages above")
+    job.commit_of(2)
+    finish(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["h3", "h2"])
+def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
+    """The remote shell is cut, too. The processes on this host end by themselves."""
+    test_bed = test_beds(3)
+    with network_shell(test_bed, tmp_path) as shell:
+        servers = {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
+        options = ("--min-np", "2", "-x", f"PERSEUS_HEARTBEAT_TIMEOUT={HEARTBEAT}")
+        job = start(test_bed, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
+        first = members(job)
+        job.commit_of(3)
+        test_bed.cut(lost)
+        job.next_line("does not answer any more")
+        assert members(job) == without(lost, first)
+        job.commit_of(2)
+        finish(job)
+        assert {pid for host in test_bed.hosts for pid in test_bed.processes(host)} <= servers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_workers_are_killed_at_random_moments(test_beds: TestBeds, start: Start) -> None:
+    kills, chance = 30, random.Random(4)
+    job = start(test_beds(3), "--min-np", "1", *COOLDOWN, hosts="h1:1,h2:1,h3:1")
+    for _ in range(kills):
+        job.next_event("commit", lambda event: event["size"] >= 2)
+        for _ in range(chance.randrange(4)):
+            job.next_event("commit")
+        before = hosts_in(last_starts(job))
+        dead = chance.choice([*before])
+        os.kill(dead, signal.SIGKILL)
+        job.next_line(f"(pid {dead}) was killed by SIGKILL")
+        assert before.keys() - {dead} <= members(job).keys(), job.text
+    job.commit_of(3)
+    finish(job)
