@@ -30,9 +30,10 @@ class HostInput:
 
     def close(self) -> None:
         """Closes the input, at whose end the process ends its ranks."""
-        for source in (self._end, *([0] if self._is_source_read else [])):
-            if self._supervisor.watches(source):
-                self._supervisor.forget(source)
+        if self._supervisor.watches(self._end):
+            self._supervisor.forget(self._end)
+        if self._is_source_read and self._supervisor.watches(0):
+            self._supervisor.forget(0)
         self._end.close()
 
     def _read_again(self) -> None:
