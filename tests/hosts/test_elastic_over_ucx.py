@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from tests.job import LIMIT_SECONDS
 
 from .conftest import UCX_LIBRARY, TestBeds, network_shell
 from .network_test_bed import NetworkTestBed
-from .test_elastic import jobs
+from .test_elastic import jobs, wait_for_states
 
 if not UCX_LIBRARY.exists():
     pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
 
 COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
 HEARTBEAT = 5
+RECOVERY_SECONDS = 2  # from the death of a worker to the next commit of the others
 
 Start = Callable[..., Any]
 
@@ -94,9 +97,12 @@ def test_survivors_keep_their_processes(test_beds: TestBeds, start: Start) -> No
     job = start(test_beds(3), "--min-np", "2", *COOLDOWN, hosts="h1:1,h2:1,h3:1")
     first = members(job)
     job.commit_of(3)
+    began = time.monotonic()
     job.kill(next(pid for pid, host in first.items() if host == "h3"))
     survivors = without("h3", first)
     assert members(job) == survivors
+    job.commit_of(2)
+    assert time.monotonic() < began + RECOVERY_SECONDS
     third = members(job)
     assert sorted(third.values()) == ["h1", "h2", "h3"]
     assert without("h3", third) == survivors
@@ -111,10 +117,12 @@ def test_all_processes_of_a_host_are_killed(lost: str, test_beds: TestBeds, star
     job = start(test_bed, "--min-np", "2", hosts="h2:1,h3:1,h1:1")
     first = members(job)
     job.commit_of(3)
+    began = time.monotonic()
     test_bed.crash(lost)
     job.next_line(f"{lost} gets no new worker any more")
     assert members(job) == without(lost, first)
     job.commit_of(2)
+    assert time.monotonic() < began + RECOVERY_SECONDS
     finish(job)
 
 
@@ -136,6 +144,59 @@ def test_a_host_that_cannot_be_reached(test_beds: TestBeds, start: Start) -> Non
     job = start(test_beds(2), "--min-np", "1", hosts="h1:1,h2:1,h9:1")
     job.next_line("h9 could not be started: remote-shell exited with code 255; see its messages above")
     job.commit_of(2)
+    finish(job)
+
+
+def test_the_launcher_is_killed(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "2", hosts="h1:1,h2:1")
+    job.commit_of(2)
+    descriptors = [os.pidfd_open(pid) for pid in job.processes() if pid != job.process.pid]
+    job.process.kill()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], LIMIT_SECONDS)[0], "a process of the job outlives the launcher"
+        os.close(descriptor)
+
+
+def test_a_signal_ends_the_job(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "2", hosts="h1:1,h2:1")
+    job.commit_of(2)
+    job.process.terminate()
+    assert job.end() == 128 + signal.SIGTERM, job.text
+
+
+def test_an_error_of_the_program_ends_the_job(test_beds: TestBeds, start: Start) -> None:
+    """The launcher has the error from another host, and its exit code."""
+    job = start(test_beds(2), "--min-np", "1", "-x", "FAILS_AT_STEP=3", hosts="h2:1")
+    assert job.end() == 1
+    job.text.index("RuntimeError: the same in every generation")
+    assert "worker 0 on h2" in job.text
+
+
+def test_no_command_line_has_the_secret(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "2", hosts="h1:1,h2:1")
+    pid = next(iter(members(job)))
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    secret = next(entry for entry in environment.split(b"\0") if entry.startswith(b"PERSEUS_ELASTIC=")).split()[2]
+    assert len(secret) == 64
+    for each in job.processes():
+        assert secret not in Path(f"/proc/{each}/cmdline").read_bytes()
+    finish(job)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_stopped_and_continued(test_beds: TestBeds, start: Start) -> None:
+    """Ctrl-Z for longer than the heartbeat stops the workers of all hosts. They then continue."""
+    job = start(test_beds(2), "--min-np", "2", "-x", f"PERSEUS_HEARTBEAT_TIMEOUT={HEARTBEAT}", hosts="h1:1,h2:1")
+    workers = [*members(job)]
+    job.commit_of(2)
+    job.process.send_signal(signal.SIGTSTP)
+    wait_for_states([job.process.pid, *workers], "T")
+    time.sleep(HEARTBEAT + 3)  # the test is about this time
+    before = len(job.lines)
+    os.kill(job.process.pid, signal.SIGCONT)
+    last = job.commit_of(2)["step"]
+    job.next_event("commit", lambda event: event["step"] > last + 50)
+    assert not any("perseusrun:" in line for line in job.lines[before:]), job.text
     finish(job)
 
 
