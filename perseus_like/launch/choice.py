@@ -17,6 +17,11 @@ _NEITHER = (
 )
 
 
+def asks_for_several_hosts(options: Options) -> bool:
+    """Returns True if the user has chosen what connects hosts, so that a job on this host may grow to others."""
+    return options.use_mpi or user_variables(os.environ, options).get(_TRANSPORT, "").lower() == "ucx"
+
+
 def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
     """Returns whether an mpirun starts the ranks, and the reason. Raises LaunchError if neither way is possible."""
     given = user_variables(os.environ, options)

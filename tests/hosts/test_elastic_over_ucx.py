@@ -140,6 +140,15 @@ def test_hosts_come_and_go(test_beds: TestBeds, start: Start) -> None:
     finish(job)
 
 
+def test_a_job_on_the_launchers_host_grows(test_beds: TestBeds, start: Start) -> None:
+    job = start(test_beds(2), "--min-np", "1", "-x", "PERSEUS_HOST_TRANSPORT=ucx", hosts="h1:1")
+    first = members(job)
+    job.hosts("h1:1,h2:1")
+    assert without("h2", members(job)) == first
+    job.commit_of(2)
+    finish(job)
+
+
 def test_a_host_that_cannot_be_reached(test_beds: TestBeds, start: Start) -> None:
     job = start(test_beds(2), "--min-np", "1", hosts="h1:1,h2:1,h9:1")
     job.next_line("h9 could not be started: remote-shell exited with code 255; see its messages above")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from ..choice import choose_start
+from ..choice import asks_for_several_hosts, choose_start
 from ..environment import job_environment, new_job_name, user_variables
 from ..errors import LaunchError
 from ..hosts import Host, is_this_machine
@@ -51,7 +51,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
             remote = RemoteWorkers(options, supervisor, screen, job_name, per_host, seconds)
             return ElasticJob(remote, settings, supervisor, screen)
 
-        finder = _Finder(job_on, options.use_mpi, settings.timeout, supervisor, screen)
+        finder = _Finder(job_on, asks_for_several_hosts(options), settings.timeout, supervisor, screen)
         if script is not None:
             slots, interval = settings.slots_per_host, settings.discovery_interval
             callbacks = (finder.found, finder.failed, screen.announce)
@@ -90,13 +90,13 @@ class _Finder:
     def __init__(
         self,
         job_on: Callable[[bool, list[Host]], Job],
-        use_mpi: bool,
+        may_grow: bool,
         timeout: float,
         supervisor: Supervisor,
         screen: Screen,
     ) -> None:
         self._job_on = job_on
-        self._use_mpi = use_mpi
+        self._may_grow = may_grow
         self._supervisor = supervisor
         self._screen = screen
         self._job: Job | None = None
@@ -117,7 +117,7 @@ class _Finder:
         if self._job is None:
             if not hosts:  # later runs may find hosts
                 return
-            self._stays_here = not self._use_mpi and all(self._is_this_machine(host.name) for host in hosts)
+            self._stays_here = not self._may_grow and all(self._is_this_machine(host.name) for host in hosts)
             self._job = self._job_on(self._stays_here, hosts)
         if self._stays_here:
             hosts = [host for host in hosts if self._is_this_machine(host.name)]
@@ -128,8 +128,8 @@ class _Finder:
             self._is_here[name] = is_this_machine(name)
             if self._job and not self._is_here[name]:
                 self._screen.announce(
-                    f"{name} is another machine and is not used, since the job has started on this machine without "
-                    "MPI; give --mpi if the script may print other machines"
+                    f"{name} is another machine and is not used, since the job has started on this machine alone; "
+                    "give -x PERSEUS_HOST_TRANSPORT=ucx, or --mpi, if the script may print other machines"
                 )
         return self._is_here[name]
 
