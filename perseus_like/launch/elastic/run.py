@@ -42,7 +42,7 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
                 local = LocalWorkers(options.command, supervisor, screen, environment)
                 return ElasticJob(local, settings, supervisor, screen)
             seconds = heartbeat_seconds(options)
-            reason = _reason_for_ssh(options, len(hosts))
+            reason = _reason_for_ssh(options)
             if reason is None:
                 return ClusterJob(options, settings, supervisor, screen, os.environ, float(seconds))
             if options.verbose:
@@ -62,10 +62,10 @@ def run_elastic(options: Options, hosts: list[Host] | None) -> int:
         return 128 + supervisor.stopped_by if supervisor.stopped_by and not code else code
 
 
-def _reason_for_ssh(options: Options, number_of_hosts: int) -> str | None:
+def _reason_for_ssh(options: Options) -> str | None:
     """Returns why workers start over ssh, with UCX between them; None if an mpirun starts them."""
     try:
-        uses_mpirun, reason = choose_start(options, number_of_hosts)
+        uses_mpirun, reason = choose_start(options, 2)  # others may join a single host
     except LaunchError:  # there is neither; the first generation reports it
         return None
     return None if uses_mpirun else reason

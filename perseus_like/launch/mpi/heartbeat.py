@@ -89,8 +89,12 @@ class LauncherHeartbeat:
             rank.send(command)
 
     def _forward(self, signum: signal.Signals) -> None:
-        """Sends a signal to the ranks, since it would end an mpirun. Ranks that are not connected yet get it later."""
-        self._owed += COMMAND_OF[signum]
+        """Sends a signal to the ranks, since it would end an mpirun. Ranks that are not connected yet get it later.
+
+        If further ranks may come at any time, they have not been meant.
+        """
+        if not self._is_open:
+            self._owed += COMMAND_OF[signum]
         for rank in self._ranks:
             if rank.name:
                 rank.send(COMMAND_OF[signum])
