@@ -86,7 +86,7 @@ def report(mpirun: str | None = None) -> str:
     sections = {
         "Frameworks": [_module(name, *found) for name, found in _FRAMEWORKS.items()],
         "MPI": [_mpirun(mpirun), _library("MPI library"), _module("mpi4py", *_MPI4PY)],
-        "Other engines": [find_ucx(), _library("oneCCL"), _library("NCCL")],
+        "Other engines": [find_ucx(os.environ.get("PERSEUS_UCX_LIBRARY", "")), _library("oneCCL"), _library("NCCL")],
         "Core": [_core()],
     }
     return "\n".join(
@@ -128,10 +128,9 @@ def _mpirun(given: str | None) -> Row:
     return Row("mpirun", True, f"{found.family.value}, {found.version}", str(found.path))
 
 
-def find_ucx() -> Row:
-    """Returns the UCX that the core would open (csrc/transport/ucx/library.cc): of the wheel, or the loader's."""
+def find_ucx(given: str) -> Row:
+    """Returns the UCX that the core opens (csrc/transport/ucx/library.cc): `given`, a wheel's, or the loader's."""
     name = "libucp.so.0"
-    given = os.environ.get("PERSEUS_UCX_LIBRARY")
     wheels = map(str, sorted(Path(sys.prefix, "lib").glob(f"python*/site-packages/libucx/lib/{name}")))
     for path in [given] if given else [*wheels, name]:
         if (version := _ask(path, "ucp_get_version_string")) is not None:

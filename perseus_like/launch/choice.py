@@ -48,8 +48,8 @@ def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
         has_mpirun = False
     if has_mpirun and options.is_batch:
         return True, f"the hosts are those of {options.batch_system}"
-    if ucx := given.get("PERSEUS_UCX_LIBRARY") or find_ucx().path:
-        return False, f"UCX was found ({ucx})"
+    if (ucx := find_ucx(given.get("PERSEUS_UCX_LIBRARY", ""))).found:
+        return False, f"UCX was found ({ucx.path})"
     if has_mpirun:
         return True, "UCX was not found"
     if number_of_hosts > 1:

@@ -95,7 +95,7 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
     """Returns a function that runs a program to its end.
 
     `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
-    rank<N>.txt. The fixture skips the test if there is no mpirun.
+    rank<N>.txt. Mpirun starts the ranks; the fixture skips the test if there is none.
     """
     if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
@@ -106,7 +106,7 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         slots = dict(zip(test_bed.hosts, ranks, strict=True))
-        return to_end([*test_bed.perseusrun(slots, *options), sys.executable, file], tmp_path, **environment)
+        return to_end([*test_bed.perseusrun(slots, "--mpi", *options), sys.executable, file], tmp_path, **environment)
 
     return run
 

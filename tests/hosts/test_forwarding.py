@@ -24,7 +24,7 @@ def test_only_requested_variables_are_forwarded(test_beds: TestBeds, to_end: OnH
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     bound_to_h1 = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
-    options = ["--remote-shell", str(shell), "-x", "SECRET=hush"]
+    options = ["--mpi", "--remote-shell", str(shell), "-x", "SECRET=hush"]
     command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
     done = to_end(command, tmp_path, MINE="mine", **bound_to_h1)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,11 +15,10 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import TestBeds, network_shell
+from .conftest import UCX_LIBRARY, TestBeds, network_shell
 from .network_test_bed import NetworkTestBed
 
-LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
-if not LIBRARY.exists():
+if not UCX_LIBRARY.exists():
     pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
 
 COLLECTIVES = """
@@ -153,7 +152,7 @@ def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
         line = test_bed.perseusrun(
             {"h1": 2, "h2": 2}, "--remote-shell", shell or str(own_shell), *options, folder=folder
         )
-        variables = {"OMP_NUM_THREADS": "1", "PERSEUS_UCX_LIBRARY": str(LIBRARY), **environment}
+        variables = {"OMP_NUM_THREADS": "1", "PERSEUS_UCX_LIBRARY": str(UCX_LIBRARY), **environment}
         process = subprocess.Popen(
             [*line, *(command or (sys.executable, "program.py"))],
             env={**os.environ, **variables},
@@ -188,7 +187,7 @@ def test_collectives_and_output(start: Start, tmp_path: Path) -> None:
     job = start(COLLECTIVES, "--output-filename", "logs", "--verbose")
     output, _ = job.process.communicate("an input of rank 0", timeout=LIMIT_SECONDS)
     assert job.process.returncode == 0, output
-    assert f"perseusrun: starting the ranks over shell, without MPI: UCX was found ({LIBRARY})" in output
+    assert f"perseusrun: starting the ranks over shell, without MPI: UCX was found ({UCX_LIBRARY})" in output
     for rank in range(4):
         lines = [line.partition(":")[2] for line in output.splitlines() if line.startswith(f"[{rank}]<stdout>:")]
         expected = [*(f"line {number}" for number in range(100)), f"read {'an input of rank 0' if rank == 0 else ''}"]

@@ -11,6 +11,7 @@ from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.mpi import family
 from perseus_like.launch.options import parse_options
 
+LIBRARY = "/usr/lib/libucp.so.0"
 MPI_ONLY = (["--mpi"], ["--mpirun", "/m"], ["--mpi-args", "-v"], ["--binding-args", "-v"], ["--bind-to", "core"])
 
 
@@ -29,8 +30,10 @@ def installed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
             raise LaunchError("no mpirun found")
         return Path("/usr/bin/mpirun")
 
-    path = "/usr/lib/libucp.so.0" if "ucx" in request.param else ""
-    monkeypatch.setattr(check_build, "find_ucx", lambda: check_build.Row("UCX", bool(path), "1.22.0", path))
+    def find_ucx(given: str) -> check_build.Row:
+        return check_build.Row("UCX", "ucx" in request.param and given != "/wrong", "1.22.0", given or LIBRARY)
+
+    monkeypatch.setattr(check_build, "find_ucx", find_ucx)
     monkeypatch.setattr(family, "locate", locate)
 
 
@@ -41,8 +44,8 @@ def chosen(*words: str, hosts: int = 2) -> tuple[bool, str]:
 @pytest.mark.parametrize(
     ("installed", "expected"),
     [
-        ("ucx", (False, "UCX was found (/usr/lib/libucp.so.0)")),
-        ("ucx mpi", (False, "UCX was found (/usr/lib/libucp.so.0)")),
+        ("ucx", (False, f"UCX was found ({LIBRARY})")),
+        ("ucx mpi", (False, f"UCX was found ({LIBRARY})")),
         ("mpi", (True, "UCX was not found")),
     ],
     indirect=["installed"],
@@ -56,6 +59,7 @@ def test_what_is_installed_decides(expected: tuple[bool, str]) -> None:
 @pytest.mark.usefixtures("installed")
 def test_options_and_variables_of_mpi_choose_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [chosen(*words)[0] for words in MPI_ONLY] == [True] * len(MPI_ONLY)
+    assert chosen("-x", "PERSEUS_UCX_LIBRARY=/wrong") == (True, "UCX was not found")
     assert chosen("-x", "PERSEUS_HOST_TRANSPORT=mpi") == (True, "PERSEUS_HOST_TRANSPORT=mpi")
     monkeypatch.setenv("PERSEUS_HOST_TRANSPORT", "mpi")
     assert chosen() == (True, "PERSEUS_HOST_TRANSPORT=mpi")
@@ -65,7 +69,6 @@ def test_options_and_variables_of_mpi_choose_mpirun(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("installed")
 def test_a_request_of_ucx_chooses_ssh() -> None:
     assert chosen("-x", "PERSEUS_HOST_TRANSPORT=ucx") == (False, "PERSEUS_HOST_TRANSPORT=ucx")
-    assert chosen("-x", "PERSEUS_UCX_LIBRARY=/u")[0] is False
     assert chosen("--mpi", "--gloo") == (False, "--gloo")
     assert chosen("--gloo", "--mpi-args", "-v") == (False, "--gloo")
     assert chosen("--gloo", "--mpi")[0] is True
