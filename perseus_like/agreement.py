@@ -97,7 +97,9 @@ class Agreeing:
         return Agreement(order, sparse, complete, number)
 
     def _reduce(self, values: np.ndarray[Any, Any], op: Op, what: str) -> np.ndarray[Any, Any]:
-        return _arrays.allreduce(values, op, f"{self._name}.{what}", process_set=self._process_set).result()
+        contents = described(self._owner, self._descriptions)
+        request = PersistentAllreduce(ArrayTensors(), values, op, process_set=self._process_set, contents=contents)
+        return request.submit(f"{self._name}.{what}", Start.waiter).result()
 
     def _report_difference(self) -> NoReturn:
         found = first_difference(objects_of_present_ranks(self._descriptions, self._name, self._process_set))
@@ -155,6 +157,10 @@ class ChangeExchange:
         """Begins anew, because the ranks or the parameters have changed."""
         self._announced = self._frozen = frozenset()
         self._pending = None
+
+    def name_owner(self, owner: str, descriptions: Sequence[str]) -> None:
+        """Lets the warnings of a stall name the owner, whose steps have a name that all owners share."""
+        self._request.contents = described(owner, descriptions)
 
     def send(self, common_name: OwnerName, mine: OwnChanges) -> None:
         """Tells the others which owner this rank steps, and whether this rank has changed something.

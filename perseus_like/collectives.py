@@ -91,10 +91,10 @@ class PersistentAllreduce(Generic[T]):
         wire: DType | None = None,
         contents: str = "",
     ) -> None:
-        """Takes a contiguous tensor. `contents`: names it in the warnings and errors of a stall."""
+        """Takes a contiguous tensor. `contents`, which may change: names it in the warnings and errors of a stall."""
         check_op("allreduce", op, [tensor], tensors.is_complex)
         view = tensors.view(tensor)
-        self.address, self._contents = view[0], contents
+        self.address, self.contents = view[0], contents
         self._tensor, self._views, self._process_set = tensor, [view], process_set
         self._options = reduce_options(op, prescale, postscale, group_wire("allreduce", [view[1]], wire))
         self._verb = _core_verb(op)
@@ -103,7 +103,7 @@ class PersistentAllreduce(Generic[T]):
         """Submits it. The tensor's memory is in use until the handle is done."""
         # The id is looked up each time, because a set gets another one in each session.
         set_id = GLOBAL if self._process_set is global_process_set else member_id(self._process_set)
-        full, contents = f"allreduce.{name}", self._contents
+        full, contents = f"allreduce.{name}", self.contents
         naming = (full, "", contents) if contents else full
         started: HandleEntry[T] = self._verb(naming, self._views, None, self._options, set_id, self._tensor, start)
         return started

@@ -50,6 +50,7 @@ class DeltaSum:
         if self._owner is None or self._generation != session.generation:
             self._owner = OwnerName(self._process_set)
             self._name = self._owner.meet(_described(named), _OWNER)
+            self._changes.name_owner(_OWNER, _described(named))
             self._generation = session.generation
             return
         self._changes.send(self._owner, OwnChanges())

@@ -452,7 +452,9 @@ class GradientBuckets:
         for index, parameter in enumerate(self._parameters):
             self._adopt(index, parameter, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
-        agreement = self.common_name.agree(self._descriptions(), arrivals, self._sparse_seen, self._owner.name)
+        descriptions = self._descriptions()
+        agreement = self.common_name.agree(descriptions, arrivals, self._sparse_seen, self._owner.name)
+        self._changes.name_owner(self._owner.name, descriptions)
         self._name = f"{self.common_name.name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse

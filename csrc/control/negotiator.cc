@@ -88,7 +88,8 @@ Negotiator::Entry& Negotiator::entry(const std::string& name, Clock::time_point 
 }
 
 void Negotiator::submit(const Request& request, Clock::time_point now) {
-  if (const auto id = cache_.find(request)) {
+  // The other nodes get new texts, because warnings of a stall have them.
+  if (const auto id = cache_.find(request); id && !cache_.describe(*id, request.member_names)) {
     add_cached(0, *id, now);
   } else {
     add_submissions(0, {{request, {tree_.rank}}}, now);

@@ -69,4 +69,13 @@ void ResponseCache::put(std::uint32_t id, const Request& request) {
   ids_[request.name] = id;
 }
 
+bool ResponseCache::describe(std::uint32_t id, const std::string& member_names) {
+  auto& known = requests_[id];
+  if (known->member_names == member_names) return false;
+  auto changed = std::make_shared<Request>(*known);
+  changed->member_names = member_names;
+  known = std::move(changed);
+  return true;
+}
+
 }  // namespace perseus

@@ -40,6 +40,10 @@ class ResponseCache {
   // Stores a request. Every rank calls it in the order of the plan.
   void put(std::uint32_t id, const Request& request);
 
+  // Records the texts with which this rank submits the request of an id, which are not compared between ranks. Returns
+  // true if they are new.
+  bool describe(std::uint32_t id, const std::string& member_names);
+
   // Records that the id was used. Called at the root only.
   void mark_used(std::uint32_t id) { used_[id] = true; }
 

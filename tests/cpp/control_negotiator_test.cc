@@ -153,6 +153,26 @@ TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
   }
 }
 
+// The texts of a request are not compared. Ranks have texts of their own, or change them together.
+TEST_P(Jobs, TextsMayDiffer) {
+  const auto size = static_cast<int>(GetParam().size());
+  ControlJob job(GetParam());
+  for (int time = 0; time < 8; ++time) {
+    for (int r = 0; r < size; ++r) {
+      auto asked = allreduce("x");
+      asked.member_names = "model " + std::to_string(time / 2) + " of rank " + std::to_string(r);
+      job.submit(r, asked);
+    }
+    job.settle();
+    for (int r = 0; r < size; ++r) {
+      const auto decisions = job.take(r);
+      ASSERT_EQ(decisions.size(), 1U);
+      EXPECT_EQ(decisions.front().kind, Kind::run);
+      EXPECT_EQ(decisions.front().cached, time > 1);
+    }
+  }
+}
+
 // A rank contradicts what it has submitted. The root knows of both before another rank submits, or has decided already.
 TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
   const auto last = static_cast<int>(GetParam().size()) - 1;

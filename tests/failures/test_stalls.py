@@ -64,6 +64,45 @@ def test_a_warning_about_gradients_names_a_parameter(start: Any) -> None:
     assert world.end().code == 0, world.output
 
 
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_warning_about_a_step_names_the_optimizer(start: Any, steps: int, late: int) -> None:
+    """All optimizers share the name of this request, which is in the response cache in later steps."""
+    needs("torch")
+    world = start(
+        2,
+        f"""
+        import torch
+        import perseus_like.torch
+        start()
+
+        def made(name):
+            layer = torch.nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            return layer, perseus_like.torch.DistributedOptimizer(optimizer, layer.named_parameters(prefix=name))
+
+        def step(layer, optimizer):
+            layer(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        models = [made("generator"), made("critic")]
+        for number in range({steps}):
+            for model in models:
+                step(*model)
+        if rank == {late}:
+            wait_for_test()
+        step(*models[0])
+        """,
+        PERSEUS_STALL_CHECK_TIME_SECONDS="0.5",
+    )
+    line = world.wait_for_line("'gradients.step'")
+    label = r"allreduce 'gradients\.step' \(DistributedOptimizer with 'generator\.weight' .* and 1 more\)"
+    assert re.search(f"{label} has waited .*: submitted by rank {1 - late}, not by rank {late}", line), line
+    world.go_on()
+    assert world.end().code == 0, world.output
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_stall_is_an_error_on_all_ranks_after_the_shutdown_time(run: Any, size: int) -> None:
     world = run(
