@@ -26,7 +26,7 @@ from perseus_like.protocol.messages import Reader, encode
 
 
 def worker(number: int, host: str = "a", slot: int = 0, **more: Any) -> Worker:
-    return Worker(number, host, slot, socket.socket(), **more)
+    return Worker(number, host, slot, connection=socket.socket(), **more)
 
 
 def numbers(workers: list[Worker]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -44,14 +45,15 @@ def _calls(mode: str) -> list[Callable[[], float | str]]:
             loss = weight * factor
         return hvd.DistributedGradientTape(tape).gradient(loss, weight)
 
+    compute: Callable[[Any], Any] = tf.function(gradient) if mode == "graph" else gradient
+
     def call(factor: float) -> float | str:
         try:
-            return float(function(tf.constant(factor)))
+            return float(compute(tf.constant(factor)))
         except Exception as error:
             return _text_of(error)
 
-    function = tf.function(gradient) if mode == "graph" else gradient
-    return [lambda factor=factor: call(factor) for factor in _FACTORS]
+    return [functools.partial(call, factor) for factor in _FACTORS]
 
 
 def test_extra_tapes(mode: str, rank: int, size: int) -> None:
@@ -95,7 +97,7 @@ def test_tapes_of_two_threads_in_turn(order: str, mode: str, rank: int, size: in
         return
     for everybody in plain.allgather_object(outcomes):
         for text in everybody:
-            assert "rank 0 has gradients of thread" in text
+            assert "rank 0 has gradients of thread" in str(text)
 
 
 def test_tapes_of_two_threads_at_once(mode: str, rank: int, size: int) -> None:
