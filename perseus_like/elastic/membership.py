@@ -61,7 +61,9 @@ class Membership:
     def join(self, start: Callable[[Assignment], object]) -> None:
         """Waits for an assignment in the next generation and starts its session.
 
-        If another member ends meanwhile, it waits again. SystemExit if the job does not need this worker any more.
+        If another member ends meanwhile, it waits again. So does a worker that has trained before if the session cannot
+        start with new members, for example because one has no UCX: the new members end with the error. SystemExit if
+        the job does not need this worker any more.
         """
         while True:
             assignment = self._next_assignment()
@@ -73,6 +75,11 @@ class Membership:
                 if not (self._is_cancelled() or isinstance(error, PeerLostError)):
                     raise
                 logger.info("generation %d was cancelled: %s", assignment.generation, error)
+                self.wants_sync = True
+            except UnavailableError as error:
+                if not (self.assignment and assignment.has_newcomers):
+                    raise
+                logger.warning("generation %d cannot start with its new workers: %s", assignment.generation, error)
                 self.wants_sync = True
             else:
                 self.assignment, self.wants_sync = assignment, True
@@ -99,6 +106,7 @@ class Membership:
             int(answer["rank"]),
             sum(answer["ranks_per_host"]),
             answer["ranks_per_host"],
+            bool(answer["newcomers"]),
             functools.partial(self._exchange, number),
             self._cancel_fd,
         )

@@ -24,6 +24,7 @@ class Assignment:
     rank: int = -1
     size: int = -1
     ranks_per_host: Sequence[int] = ()  # in the order of the ranks; empty without an `exchange`
+    has_newcomers: bool = False  # some member joins for the first time
     exchange: Callable[[bytes], list[bytes]] | None = None
     cancel_fd: int = -1  # a descriptor that becomes readable when another member has ended
 

@@ -8,7 +8,7 @@ standard library only.
     hello: its number, and its process id    →
                                                 ← welcome: no other process has connected as this worker
     ready: has no session, wants to join     →
-                                                ← join: generation, rank, ranks per host, whether to synchronize state
+                                                ← join: generation, rank, ranks per host, whether to sync, …
     gather: its bytes for all ranks          →
                                                 ← gathered: the bytes of all ranks
                                                 ← cancelled: a rank of the generation has ended

@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -206,6 +207,21 @@ def test_a_job_that_is_stopped_and_continued(test_beds: TestBeds, start: Start) 
     last = job.commit_of(2)["step"]
     job.next_event("commit", lambda event: event["step"] > last + 50)
     assert not any("perseusrun:" in line for line in job.lines[before:]), job.text
+    finish(job)
+
+
+def test_a_host_without_ucx_joins(test_beds: TestBeds, start: Start) -> None:
+    """Only the worker on this host fails."""
+    test_bed = test_beds(3)
+    hide = ["mount", "--bind", "/dev/null", str(UCX_LIBRARY.resolve())]
+    subprocess.run(test_bed.command("h3", hide), check=True)
+    job = start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")
+    first = members(job)
+    job.hosts("h1:1,h2:1,h3:1")
+    job.next_line("has no UCX")
+    job.next_line("h3 gets no new worker any more")
+    assert members(job) == first
+    job.commit_of(2)
     finish(job)
 
 

@@ -209,6 +209,7 @@ class ElasticJob:
         self._failures.clear()
         self._gathered.clear()
         self._workers = [worker for worker in self._workers if worker.is_alive]
+        newcomers = any(member.is_newcomer for member in members)
         sync = any(member.wants_sync or member.is_newcomer for member in members)
         self._screen.announce(f"generation {self._generation}: {len(members)} workers on {_listed(members)}")
         ranks_per_host = self._starter.ranks_per_host(members)
@@ -221,6 +222,7 @@ class ElasticJob:
                 generation=self._generation,
                 rank=member.rank,
                 ranks_per_host=ranks_per_host,
+                newcomers=newcomers,
                 sync=sync,
                 stamp=self._stamp,
             )
