@@ -138,6 +138,8 @@ def main(tag: str, encoded: str) -> int:
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
     if not _wait(process, heartbeat, starter, obey):
+        if heartbeat.is_lost and not starter.is_mpis:  # ssh may have another way to perseusrun
+            _report(tag, "ended 1", "was ended, because its connection to perseusrun was lost")
         if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
             heartbeat.report(_report(tag, "ended 1", f"was ended, because its {starter.name} on this host was killed"))
         _end(process)

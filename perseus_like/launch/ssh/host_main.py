@@ -201,7 +201,8 @@ def main() -> None:
         os.chdir(plan["folder"])
     except OSError as error:
         for number, _ in plan["ranks"]:
-            how = f"could not be started: cannot enter the folder {plan['folder']}: {error.strerror}"
+            where = f"the folder {plan['folder']} on {os.uname().nodename}"
+            how = f"could not be started: cannot enter {where}: {error.strerror}"
             ranks.report_end(number, 126, how)
         return
     os.environ.update(plan["environment"])
