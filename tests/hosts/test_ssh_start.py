@@ -327,6 +327,20 @@ def test_what_a_host_lacks_is_named(start: Start, tmp_path: Path) -> None:
     assert re.search(f"perseusrun: rank [23] on h2 could not be started: no such file: {script}", output), output
 
 
+def test_no_secret_is_on_a_command_line(start: Start) -> None:
+    job = start(SLEEP, "-x", "WORD=hush")
+    job.wait_until_up()
+    environment = Path(f"/proc/{job.pids[2]}/environ").read_text()
+    secret = next(each for each in environment.split("\0") if each.startswith("PERSEUS_TCP_RENDEZVOUS=")).split()[-1]
+    lines = [_line_of(pid) for pid in processes_of(job.test_bed)]
+    assert any("host_main.py" in line for line in lines)
+    assert "WORD=hush" in environment.split("\0")
+    assert len(secret) == 64
+    assert [line for line in lines if secret in line or "hush" in line] == []
+    job.process.send_signal(signal.SIGTERM)
+    job.end()
+
+
 def test_environment_and_folder(start: Start, tmp_path: Path) -> None:
     program = "import os; print(os.uname().nodename, os.getcwd(), *map(os.environ.get, ('HOME', 'MINE', 'SECRET')))"
     job = start(program, "-x", "SECRET=hush", HOME="/of/h1", MINE="mine")
