@@ -51,7 +51,9 @@ class EventLoop:
             waits.append(longest)
         events = self._selector.select(max(0.0, min(waits)) if waits else None)
         for key, _ in events:
-            key.data()
+            # A function before it may have ended the watch, and closed the descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
         return bool(events)
 
     def run_due(self) -> None:
