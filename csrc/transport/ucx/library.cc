@@ -25,6 +25,7 @@ void prepare(const std::string& libucp) {
   // Python and its debuggers handle these signals. UCX would print a stack of its own.
   set_unless_given("UCX_HANDLE_ERRORS", "none");
   set_unless_given("UCX_WARN_UNUSED_ENV_VARS", "n");
+  set_unless_given("UCX_LOG_FILE", "stderr");  // the standard output is the program's
   // With receives of 64 KiB, the default, 64 MiB take a quarter longer. UCX 1.13 reads it from the environment only.
   set_unless_given("UCX_TCP_RX_SEG_SIZE", "256k");
   const auto folder = std::filesystem::path(libucp).parent_path();
