@@ -204,6 +204,28 @@ TEST(ProcessSetEngine, ADisagreementFailsOnAllRanksAndTheyContinue) {
   }
 }
 
+TEST(ProcessSetEngine, AContradictedRequestFailsOnAllRanksAndTheyContinue) {
+  run(3, [&](World& world) {
+    EngineRank rank(world);
+    for (int i = 0; i < 4; ++i) {
+      std::unique_ptr<Started> held;
+      if (world.rank == i % 3) {
+        held = rank.allreduce("x", 3);
+        rank.engine().contradict("x", "it twice");
+      }
+      rank.finish(*rank.barrier("both"));
+      if (!held) held = rank.allreduce("x", 3);
+      const auto status = rank.outcome(*held);
+      EXPECT_EQ(status.kind(), ErrorKind::disagreement);
+      const auto text = "rank " + std::to_string(i % 3) + " calls it twice";
+      EXPECT_NE(status.text().find(text), std::string::npos) << status.text();
+      rank.engine().contradict("x", "it after its end");
+      rank.finish(*rank.allreduce("x", 3));
+    }
+    rank.engine().close(kGrace);
+  });
+}
+
 TEST(ProcessSetEngine, ANameInFlightIsRejectedUntilItIsDone) {
   run(2, [](World& world) {
     EngineRank rank(world);
