@@ -52,8 +52,8 @@ std::vector<Request> PendingWork::take_contradictions() {
   const std::scoped_lock lock(mutex_);
   std::vector<Request> requests;
   for (auto& [work, call] : std::exchange(contradicted_, {})) {
-    const auto* entry = find_taken(work->request.name);
-    if (entry == nullptr || entry->work != work) continue;
+    const auto entry = entries_.find(work->request.name);
+    if (entry == entries_.end() || entry->second.work != work) continue;
     auto& request = requests.emplace_back();
     request.verb = Verb::barrier;
     request.name = work->request.name;

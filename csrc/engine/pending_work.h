@@ -30,7 +30,8 @@ class PendingWork {
   // the name is not in flight.
   void contradict(std::string_view name, const std::string& call);
 
-  // Returns a request for each name that was contradicted since the last call and is in flight, after take_new().
+  // Returns a request for each name that was contradicted since the last call and is in flight. Work of these names
+  // that was not taken yet is new.
   std::vector<Request> take_contradictions();
 
   // Returns the work item of this name if take_new() has returned it and it is not finished; null otherwise.

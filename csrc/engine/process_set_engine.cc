@@ -188,12 +188,12 @@ void ProcessSetEngine::report_waiting(Clock::time_point now) {
 bool ProcessSetEngine::take_new_work(Clock::time_point now) {
   constexpr std::int64_t kSmall = 256 << 10;
   const bool joins = take_join();  // before take_new(): what was submitted before join() is a part of this rank's work
+  const auto contradictions = pending_.take_contradictions();  // before take_new(), which takes what they contradict
   const auto taken = pending_.take_new();
   for (const auto* work : taken) {
     small_burst_ = small_burst_ && work->request.bytes() <= kSmall;
     negotiator_.submit(work->request, now);
   }
-  const auto contradictions = pending_.take_contradictions();
   for (const auto& request : contradictions) negotiator_.contradict(request);
   if (joins) begin_join();
   return joins || announce_shutdown() || !taken.empty() || !contradictions.empty();
