@@ -197,7 +197,9 @@ TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
       }
       const auto decisions = job.take_all();
       ASSERT_EQ(decisions.size(), 1U);
-      if (is_early) EXPECT_EQ(decisions.front().kind, Kind::fail);
+      if (is_early) {
+        EXPECT_EQ(decisions.front().kind, Kind::fail);
+      }
       if (decisions.front().kind == Kind::run) continue;
       EXPECT_NE(decisions.front().text.find("rank " + std::to_string(contradicting) + " calls it twice"),
                 std::string::npos)
