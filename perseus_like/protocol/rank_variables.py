@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Sequence
 
-# Where the ranks of a perseusrun without MPI meet: the host of rank 0, the port before the first one, and the secret.
+# Tells the ranks of a perseusrun without MPI where they meet: the host of rank 0, a port number, and a secret.
 TCP_RENDEZVOUS = "PERSEUS_TCP_RENDEZVOUS"
 RANK_FACTS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 

@@ -98,12 +98,10 @@ def test_survivors_keep_their_processes(test_beds: TestBeds, start: Start) -> No
     job = start(test_beds(3), "--min-np", "2", *COOLDOWN, hosts="h1:1,h2:1,h3:1")
     first = members(job)
     job.commit_of(3)
-    began = time.monotonic()
     job.kill(next(pid for pid, host in first.items() if host == "h3"))
     survivors = without("h3", first)
     assert members(job) == survivors
     job.commit_of(2)
-    assert time.monotonic() < began + RECOVERY_SECONDS
     third = members(job)
     assert sorted(third.values()) == ["h1", "h2", "h3"]
     assert without("h3", third) == survivors
@@ -118,10 +116,27 @@ def test_all_processes_of_a_host_are_killed(lost: str, test_beds: TestBeds, star
     job = start(test_bed, "--min-np", "2", hosts="h2:1,h3:1,h1:1")
     first = members(job)
     job.commit_of(3)
-    began = time.monotonic()
     test_bed.crash(lost)
     job.next_line(f"{lost} gets no new worker any more")
     assert members(job) == without(lost, first)
+    job.commit_of(2)
+    finish(job)
+
+
+# It is slow because a busy machine may need longer; the others check what the survivors do, in any time.
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["a worker", "a host"])
+def test_survivors_go_on_soon(lost: str, test_beds: TestBeds, start: Start) -> None:
+    test_bed = test_beds(3)
+    job = start(test_bed, "--min-np", "2", *COOLDOWN, hosts="h1:1,h2:1,h3:1")
+    first = members(job)
+    job.commit_of(3)
+    began = time.monotonic()
+    if lost == "a host":
+        test_bed.crash("h3")
+    else:
+        job.kill(next(pid for pid, host in first.items() if host == "h3"))
+    assert members(job) == without("h3", first)
     job.commit_of(2)
     assert time.monotonic() < began + RECOVERY_SECONDS
     finish(job)

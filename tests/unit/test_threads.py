@@ -10,7 +10,7 @@ from perseus_like.threads import mark_of_thread
 
 
 class _Asking(threading.Thread):
-    """Asks for its number when it is told to."""
+    """A thread that asks for its number once the test says so."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name=name)
