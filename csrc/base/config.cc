@@ -57,8 +57,7 @@ constexpr std::array kSettings = {
     Setting{"PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "60", "Seconds to wait until all ranks have started."},
     Setting{"PERSEUS_HEARTBEAT_TIMEOUT", "", "30",
             "Seconds without an answer after which another host counts as lost (at least 3). 0: do not watch hosts; "
-            "then only "
-            "MPI can detect their loss. The value of rank 0 counts."},
+            "then only MPI can detect their loss, and UCX cannot be used. The value of rank 0 counts."},
     Setting{"PERSEUS_NETWORK_INTERFACES", "", "",
             "Network interfaces, for example eth0,ib0, at whose addresses the first rank of each host and `perseusrun` "
             "listen for the "

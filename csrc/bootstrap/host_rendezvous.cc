@@ -337,8 +337,8 @@ void join_leaders(HostConnections& connections, int rank, const std::vector<int>
   for (const int other : absent) names += (names.empty() ? "" : ", ") + host_names[static_cast<std::size_t>(other)];
   if (names.empty()) return;
   log(LogLevel::warning, "host " + host_names[static_cast<std::size_t>(rank)] + " does not reach " + names +
-                             " by TCP. Continuing without a heartbeat between these hosts: only MPI will detect that "
-                             "the network between them is cut, which can take minutes. Set "
+                             " by TCP. Continuing without a heartbeat between these hosts: that the network between "
+                             "them is cut may be noticed minutes later, or never. Set "
                              "PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
 }
 
@@ -356,8 +356,8 @@ void warn_of_absent(const std::vector<int>& members, const std::vector<HostPeer>
   for (const auto& each : endpoints) tried += (tried.empty() ? "" : ", ") + each.address;
   log(LogLevel::warning,
       "no heartbeat to " + absent + ": rank 0 was not reached by TCP (tried " + (tried.empty() ? "no address" : tried) +
-          "). Continuing without a heartbeat to these hosts: only MPI will detect their loss, which can "
-          "take minutes. Set PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
+          "). Continuing without a heartbeat to these hosts: their loss may be noticed minutes later, or never. "
+          "Set PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
 }
 
 }  // namespace

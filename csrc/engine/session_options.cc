@@ -14,6 +14,7 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   options.ucx_library = config.ucx_library;
   options.network_interfaces = config.network_interfaces;
   options.streams = config.streams;
+  options.watches_hosts = config.heartbeat_timeout.count() > 0;
   options.oneccl_library = config.oneccl_library;
   options.python_prefix = bootstrap.environment.python_prefix;
   options.arena_bytes = static_cast<std::size_t>(config.arena_bytes);

@@ -120,7 +120,8 @@ std::unique_ptr<Fabric> connect_between_hosts(Bootstrap& bootstrap, const Topolo
     return ucx::make_ucx_fabric(bootstrap, liveness,
                                 {.library = paths,
                                  .connections = {.streams = options.streams, .devices = options.network_interfaces},
-                                 .spin = options.spin});
+                                 .spin = options.spin,
+                                 .watched = options.watches_hosts});
   }
   return connect_by_mpi(bootstrap, topology, liveness, options);
 }

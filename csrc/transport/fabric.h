@@ -102,6 +102,7 @@ struct FabricOptions {
   std::string ucx_library;         // the path of UCX; empty: search for it
   std::string network_interfaces;  // for UCX; empty: all
   int streams = 1;                 // connections between two ranks over UCX
+  bool watches_hosts = true;       // a heartbeat notices a lost host; the value of rank 0 counts
   LocalTransport local_transport =
       LocalTransport::automatic;       // automatic: shm, or MPI if the ranks cannot share memory
   std::size_t arena_bytes = 0;         // address space per rank; 0: computed from the machine's memory

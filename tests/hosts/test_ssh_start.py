@@ -43,12 +43,13 @@ for number in range(100):
 print("read", sys.stdin.read())
 """
 
-# Each rank has a child, as a data loader has.
+# Each rank has a child, as a data loader has. PERSEUS_HEARTBEAT_TIMEOUT is the launcher's alone.
 LOOP = """
 import os, subprocess, sys
 import numpy as np
 import perseus_like.numpy as hvd
 
+os.environ.pop("PERSEUS_HEARTBEAT_TIMEOUT", None)
 hvd.init()
 child = subprocess.Popen(["sleep", "1000"])
 print("up", hvd.rank(), os.getpid(), flush=True)

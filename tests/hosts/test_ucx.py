@@ -135,6 +135,15 @@ def test_a_host_without_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path)
     assert all(re.search(expected, output) for output in outputs), outputs
 
 
+def test_ranks_that_nothing_watches_do_not_start(test_beds: TestBeds, tmp_path: Path) -> None:
+    """A cable that is cut would make the ranks wait for ever."""
+    ranks = start(test_beds(2), LOOP, tmp_path, 1, variables={"PERSEUS_HEARTBEAT_TIMEOUT": "0"})
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [1, 1], outputs
+    expected = "PERSEUS_HEARTBEAT_TIMEOUT is 0 on rank 0, and nothing else notices a lost host over UCX"
+    assert all(expected in output for output in outputs), outputs
+
+
 def test_another_version_of_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path) -> None:
     # All functions are those of the real library, except for the version.
     other = tmp_path / "libucp.so.0"

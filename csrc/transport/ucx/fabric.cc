@@ -104,8 +104,14 @@ std::vector<Offer> exchange_offers(Bootstrap& bootstrap, const LibraryPaths& pat
 
 std::unique_ptr<Fabric> make_ucx_fabric(Bootstrap& bootstrap, Liveness& liveness, const UcxJob& job) {
   const auto exchange = [&](std::string_view mine) { return bootstrap.allgather(mine); };
-  auto connections = all_or_none(bootstrap.rank(), exchange,
-                                 [&] { return std::make_shared<Connections>(open(job.library), job.connections); });
+  auto connections = all_or_none(bootstrap.rank(), exchange, [&] {
+    if (!job.watched && bootstrap.rank() == 0) {
+      throw Error(ErrorKind::unavailable,
+                  "PERSEUS_HEARTBEAT_TIMEOUT is 0 on rank 0, and nothing else notices a lost host over UCX; give the "
+                  "seconds after which a host is lost, up to 300000, or PERSEUS_HOST_TRANSPORT=mpi");
+    }
+    return std::make_shared<Connections>(open(job.library), job.connections);
+  });
   connections->set_addresses(bootstrap.allgather(connections->addresses()));
   liveness.on_lost([connections] { connections->lose(); });
   return std::make_unique<UcxFabric>(std::move(connections), bootstrap.rank(), liveness, job.spin);

@@ -18,6 +18,7 @@ struct UcxJob {
   LibraryPaths library;
   ConnectionOptions connections;
   std::chrono::microseconds spin{30};
+  bool watched = true;  // rank 0 says whether a lost host is noticed
 };
 
 // The version of UCX that a rank has, or the reason why it has none.
