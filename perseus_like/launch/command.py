@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..protocol.nearest import notes_on_variables
 from ..system import installed_version, usable_cores
@@ -17,6 +19,9 @@ from .program import split_variables, with_python
 from .settings import parse_forward
 from .starters import check_nodes
 from .torch_program import with_runner
+
+if TYPE_CHECKING:
+    from .supervise import Ending
 
 # 128 ranks work on two cores. A larger number is more likely a mistake.
 MOST_RANKS_PER_CORE = 128
@@ -46,6 +51,8 @@ def run_command(argv: list[str]) -> int:
     hosts = _listed_hosts(options)
     check_nodes(options.nodes, len(hosts or ()))
     if is_elastic(options):
+        if options.max_restarts:
+            options.notes.append("--max-restarts has no effect: an elastic job replaces workers; see --reset-limit")
         from .elastic.run import run_elastic
 
         return run_elastic(options, hosts)
@@ -151,7 +158,7 @@ def _local(options: Options, size: int) -> int:
         options.notes.append(
             f"{size} ranks share {few} of this host ({size / cores:.3g} ranks per core), so each is slower"
         )
-    return run_local(options, size)
+    return _restarting(options, lambda: run_local(options, size))
 
 
 def _ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
@@ -165,7 +172,7 @@ def _ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
     if options.dry_run:
         print("\n".join(describe_ssh(options, hosts)))
         return 0
-    return run_over_ssh(options, size, hosts, reason)
+    return _restarting(options, lambda: run_over_ssh(options, size, hosts, reason))
 
 
 def _mpi(options: Options, size: int, hosts: list[Host] | None, reason: str) -> int:
@@ -180,4 +187,18 @@ def _mpi(options: Options, size: int, hosts: list[Host] | None, reason: str) -> 
     if options.dry_run:
         print(describe_mpi(options, size, hosts))
         return 0
-    return run_mpi(options, size, hosts)
+    return _restarting(options, lambda: run_mpi(options, size, hosts))
+
+
+def _restarting(options: Options, run: Callable[[], Ending]) -> int:
+    """Runs the job, and runs it again after a failure, as often as the user allows. Returns its last exit code."""
+    forward, most = options.forward, options.max_restarts
+    while True:
+        if most:
+            counts = {"TORCHELASTIC_RESTART_COUNT": options.restart, "TORCHELASTIC_MAX_RESTARTS": most}
+            options.forward = [*forward, *((name, str(count)) for name, count in counts.items())]
+        ending = run()
+        if not ending.has_failed or options.restart == most:
+            return ending.code
+        options.restart += 1
+        options.notes = [f"starting all ranks again: restart {options.restart} of {most}"]

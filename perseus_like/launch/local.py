@@ -24,12 +24,12 @@ from .errors import LaunchError
 from .masking import shell_line
 from .options import Options
 from .output import Screen, Style
-from .supervise import Supervisor
+from .supervise import Ending, Supervisor
 from .verdict import Witness
 
 
-def run_local(options: Options, size: int) -> int:
-    """Runs `size` ranks of the command on this host. Returns the job's exit code."""
+def run_local(options: Options, size: int) -> Ending:
+    """Runs `size` ranks of the command on this host."""
     job_name = new_job_name()
     job = job_environment(os.environ, options, job_name, size)
     screen = Screen(Style.of(options), size)
@@ -63,7 +63,7 @@ def run_local(options: Options, size: int) -> int:
         is_complete = not supervisor.is_stopping
         code = supervisor.run()
         # If the ranks end normally after a signal, the job is a success, unless some ranks were not started.
-        return 128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code
+        return supervisor.ending(128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code)
 
 
 def _bind(options: Options, size: int, job: dict[str, str]) -> tuple[Binding | None, list[str]]:

@@ -16,14 +16,18 @@ _OWN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class LogFile:
     """A file with a copy of one stream of a rank. It ends if the disk becomes full."""
 
-    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
-        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `report`."""
+    def __init__(self, path: Path, report: Callable[[str], None], appends: bool = False) -> None:
+        """Opens the file. Raises LaunchError if it cannot be created; later errors are reported to `report`.
+
+        If `appends` is false, the file loses what it has.
+        """
         self._path, self._report = path, report
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC) | _OWN_FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | _OWN_FILE)
             try:
-                self._file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OWN_FILE, 0o666, dir_fd=folder)
+                self._file = os.open(path.name, flags, 0o666, dir_fd=folder)
             finally:
                 os.close(folder)
         except OSError as error:

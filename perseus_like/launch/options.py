@@ -58,6 +58,8 @@ class Options(argparse.Namespace):
     nics: str | None
     tcp: bool
     per_host: int | None
+    max_restarts: int
+    restart: int = 0  # the number of times that the job was started before
     nodes: tuple[str, int] | None  # --nnodes as it was typed, and its number
     check_hosts: bool
     oversubscribe: bool

@@ -273,21 +273,34 @@ class Channel:
 
 
 class Style:
-    """The format of lines, and the folder of the copies. If `folds` is true, equal tracebacks are printed once."""
+    """The format of lines, and the folder of the copies. If `folds` is true, equal tracebacks are printed once.
+
+    If `appends` is true, the copies keep what they have.
+    """
 
     def __init__(
-        self, prefix: bool = True, timestamp: bool = False, directory: str | None = None, folds: bool = True
+        self,
+        prefix: bool = True,
+        timestamp: bool = False,
+        directory: str | None = None,
+        folds: bool = True,
+        appends: bool = False,
     ) -> None:
         self.prefix = prefix
         self.timestamp = timestamp
         self.directory = directory
         self.folds = folds
+        self.appends = appends
 
     @classmethod
     def of(cls, options: Options) -> Style:
         """Returns the style that the options of `perseusrun` ask for."""
         return cls(
-            options.prefix_output, options.prefix_timestamp, options.output_filename, not options.full_tracebacks
+            options.prefix_output,
+            options.prefix_timestamp,
+            options.output_filename,
+            not options.full_tracebacks,
+            options.restart > 0,
         )
 
 
@@ -311,7 +324,7 @@ class Screen:
     def channel(self, rank: int | None, name: str, stream_filter: Filter | None = None) -> Channel:
         """Returns a new channel for one stream of a rank. The rank is None for a process that is no rank."""
         path = None if rank is None else self.log_of(rank, name)
-        copy = LogFile(Path(path), self.announce) if path else None
+        copy = LogFile(Path(path), self.announce, self._style.appends) if path else None
         sink = self._sinks[NAMES.index(name)]
         channel = Channel(rank, name, sink, self._style, copy, stream_filter, self._repeats)
         self.channels.append(channel)

@@ -15,7 +15,6 @@ _ONE_START = "perseusrun starts the ranks of all hosts itself: name the hosts wi
 _RENDEZVOUS = "each job has a rendezvous of its own"
 _CHOICE_OF_DEVICE = "the program chooses its device"
 _FILES = "all ranks print to the terminal; --log-dir DIR also writes a file per rank"
-_NO_RESTART = "a job that has failed is not started again; see --min-np for elastic jobs"
 
 # Flag -> (the number of its values, why it has no effect). Without a reason, its effect is the default.
 ACCEPTED: dict[str, tuple[int, str]] = {
@@ -29,7 +28,6 @@ ACCEPTED: dict[str, tuple[int, str]] = {
     "--rdzv-id": (1, _RENDEZVOUS),
     "--rdzv-conf": (1, _RENDEZVOUS),
     "--local-addr": (1, _RENDEZVOUS),
-    "--max-restarts": (1, _NO_RESTART),
     "--monitor-interval": (1, "the launcher hears of the end of a rank at once"),
     "--start-method": (1, "each rank is a new process"),
     "--role": (1, "all ranks have the same role"),
@@ -92,6 +90,11 @@ class _PerHost(argparse.Action):
         namespace.per_host = ranks_per_host(option_string, values)
 
 
+class _Restarts(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.max_restarts = _number(option_string, values, 0)
+
+
 def _number(option: str | None, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise LaunchError(f"{option} {text!r}: not a number of at least {least}")
@@ -142,6 +145,14 @@ def add_starters_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="N",
         help="number of hosts, which -H or --hostfile names",
+    )
+    add(
+        "--max-restarts",
+        dest="max_restarts",
+        action=_Restarts,
+        default=0,
+        metavar="N",
+        help="start all ranks again after one has failed, at most N times (default: 0)",
     )
     add("--node-rank", "--machine-rank", dest="_", action=_NodeRank, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for flag, (variable, fixed, metavar) in _VARIABLES.items():

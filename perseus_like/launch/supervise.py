@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import NamedTuple
 
 from .. import launcher_signals
 from ..protocol.failure_record import VARIABLE, InitCall, RecordFile, write_reason
@@ -38,6 +39,13 @@ _INIT_SECONDS = 2.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _HANDLED = (*_STOPPING, *_PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
+
+
+class Ending(NamedTuple):
+    """The end of a job. `has_failed`: a rank has failed, and it was not the user who ended the job."""
+
+    code: int
+    has_failed: bool
 
 
 class Supervisor:
@@ -163,6 +171,10 @@ class Supervisor:
     def is_stopping(self) -> bool:
         """Returns True once the job is being ended."""
         return self._stop_reason is not None
+
+    def ending(self, code: int) -> Ending:
+        """Returns the end of the job with this exit code, after `run`."""
+        return Ending(code, self._verdict.first is not None and self.stopped_by is None)
 
     def run(
         self,

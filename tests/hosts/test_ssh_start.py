@@ -230,6 +230,27 @@ def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
     assert "perseusrun: first failure: rank 3 on h2 was killed by SIGKILL" in output
 
 
+@pytest.mark.parametrize("way", ["--gloo", pytest.param("--mpi", marks=pytest.mark.slow)])
+def test_all_ranks_are_started_again(start: Start, way: str) -> None:
+    program = """
+    import os, signal
+    import numpy as np
+    import perseus_like.numpy as hvd
+
+    hvd.init()
+    for step in range(10):
+        hvd.allreduce(np.ones(1000), name="gradient")
+        if step == 5 and hvd.rank() == 2 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("done")
+    """
+    code, output = start(program, way, "--max-restarts", "1").end()
+    assert code == 0, output
+    assert "starting all ranks again: restart 1 of 1" in output
+    assert "first failure: rank 2 on h2 was killed by SIGKILL" in output
+    assert output.count(">:done\n") == 4, output
+
+
 def kill_launcher(job: Job) -> None:
     job.wait_until_up()
     # The guard would find the processes of all hosts of this test bed.

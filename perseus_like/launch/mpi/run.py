@@ -19,7 +19,7 @@ from ..options import Options
 from ..output import NAMES, Screen, Style
 from ..preflight import SRUN, Wanted, check_allocation, remote_shell
 from ..remote import check_over_shell, check_seconds, heartbeat_seconds, make_heartbeat, ssh_args, start_seconds
-from ..supervise import Supervisor
+from ..supervise import Ending, Supervisor
 from ..verdict import Failure, Witness
 from . import hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
@@ -58,8 +58,8 @@ _DIALECTS: dict[Family, Callable[[Path, Plan], Line]] = {
 }
 
 
-def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
-    """Runs the job through mpirun. Returns its exit code."""
+def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> Ending:
+    """Runs the job through mpirun."""
     mpirun = find_mpirun(options.mpirun)
     if hosts and options.check_hosts:
         _check_hosts(mpirun, options, hosts)
@@ -97,7 +97,9 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> int:
             supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
         code = supervisor.run(missed=status.missed)
         # Open MPI returns 1 after any signal.
-        return 128 + supervisor.stopped_by if supervisor.stopped_by and (code or not is_started) else code
+        return supervisor.ending(
+            128 + supervisor.stopped_by if supervisor.stopped_by and (code or not is_started) else code
+        )
 
 
 def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:

@@ -37,7 +37,7 @@ from ..remote import (
     ssh_args,
     start_seconds,
 )
-from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
+from ..supervise import FAILURE_GRACE_SECONDS, Ending, Supervisor
 from ..verdict import Failure
 from . import host_main
 from .host_input import HostInput
@@ -51,8 +51,8 @@ _PORTS = range(20_000, 30_000)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
-def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
-    """Runs the job on `hosts`, which have a slot for each rank. Returns its exit code."""
+def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) -> Ending:
+    """Runs the job on `hosts`, which have a slot for each rank."""
     shell = remote_shell(options.remote_shell, ssh_args(options), check_seconds(options))
     heartbeat = make_heartbeat(options, size, heartbeat_seconds(options) or _NO_LIMIT_SECONDS)
     if not heartbeat.text:
@@ -102,7 +102,7 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
                 )
         is_complete = not supervisor.is_stopping
         code = supervisor.run(missed=status.missed)
-        return 128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code
+        return supervisor.ending(128 + supervisor.stopped_by if supervisor.stopped_by and not is_complete else code)
 
 
 def _check_end(host: str, ranks: range, status: RankStatus, reports: RankReports, child: Child) -> None:
