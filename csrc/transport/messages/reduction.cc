@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::size_t kSmallBytes = 64 << 10;  // up to this number of bytes from all peers, gathering is faster
 constexpr std::size_t kShortestSegment = 64 << 10;
-constexpr std::size_t kLongestSegment = 512 << 10;
-constexpr std::size_t kStagingBytes = 64 << 20;  // most bytes of contributions in flight
-constexpr std::int64_t kLeastSegments = 4;       // least number of segments in flight
-constexpr std::int64_t kGrain = 64;              // blocks and segments begin at multiples of this number of elements
+constexpr std::size_t kLongestSegment = 508 << 10;  // with headers, it fits into what a network receives at once
+constexpr std::size_t kStagingBytes = 64 << 20;     // most bytes of contributions in flight
+constexpr std::int64_t kLeastSegments = 4;          // least number of segments in flight
+constexpr std::int64_t kGrain = 64;                 // blocks and segments begin at multiples of this number of elements
 
 std::size_t offset(std::int64_t elements, std::size_t width) { return static_cast<std::size_t>(elements) * width; }
 
@@ -84,10 +84,16 @@ class Contributions {
     if (part.count > 0) host::reduce_packed(reduction_, from, to, as_wire_dtype, part.count);
   }
 
-  // Waits until the oldest segment is sent; the memory of its input may then be written.
-  void wait_sent() {
-    sending_.front().wait();
-    sending_.pop_front();
+  // Returns the number of segments that are sent. The memory of their input may be written.
+  std::int64_t sent() {
+    while (!sending_.empty() && sending_.front().done()) {
+      sending_.pop_front();
+      ++sent_;
+    }
+    return sent_;
+  }
+  void wait_sent(std::int64_t segment) {
+    while (sent() <= segment) sending_.front().wait();
   }
 
  private:
@@ -125,6 +131,7 @@ class Contributions {
   std::byte* packed_ = nullptr;
   std::byte* arrived_ = nullptr;
   std::deque<Messages> receiving_, sending_;
+  std::int64_t sent_ = 0;
 };
 
 // Reduces few bytes: each rank gathers all contributions and combines them.
@@ -163,29 +170,39 @@ class Results {
   bool direct() const { return direct_; }
   std::byte* at(Range part) const { return memory_ + offset(part.begin, width_); }
 
-  void start(std::int64_t segment) {
+  // Receives the first `segments` segments. What arrives before its receive is posted would be copied once more.
+  void receive(std::int64_t segments) {
     const int size = communicator_.size(), rank = communicator_.rank();
-    auto& messages = under_way_.emplace_back(communicator_, segment);
-    for (int step = 1; step < size; ++step) {
-      const int peer = (rank - step + size) % size;
-      const auto part = contributions_.range(peer, segment);
-      messages.receive(at(part), offset(part.count, width_), peer, Tag::result);
+    for (; expected_ < segments; ++expected_) {
+      auto& messages = receiving_.emplace_back(communicator_, expected_);
+      for (int step = 1; step < size; ++step) {
+        const int peer = (rank - step + size) % size;
+        const auto part = contributions_.range(peer, expected_);
+        messages.receive(at(part), offset(part.count, width_), peer, Tag::result);
+      }
     }
+  }
+
+  void send(std::int64_t segment) {
+    const int size = communicator_.size(), rank = communicator_.rank();
+    auto& messages = sending_.emplace_back(communicator_, segment);
     const auto own = contributions_.own(segment);
     for (int step = 1; step < size; ++step) {
       messages.send(at(own), offset(own.count, width_), (rank + step) % size, Tag::result);
     }
-    if (std::ssize(under_way_) > contributions_.ahead()) finish_oldest();
+    if (std::ssize(sending_) > contributions_.ahead()) finish_oldest();
   }
 
   void finish() {
-    while (!under_way_.empty()) finish_oldest();
+    while (!sending_.empty()) finish_oldest();
   }
 
  private:
   void finish_oldest() {
-    under_way_.front().wait();
-    under_way_.pop_front();
+    receiving_.front().wait();
+    receiving_.pop_front();
+    sending_.front().wait();
+    sending_.pop_front();
     const auto segment = finished_++;
     if (direct_) return;
     for (int r = 0; r < communicator_.size(); ++r) {
@@ -201,8 +218,8 @@ class Results {
   std::size_t width_;
   bool direct_;  // results are received into their final place
   std::byte* memory_ = nullptr;
-  std::deque<Messages> under_way_;
-  std::int64_t finished_ = 0;
+  std::deque<Messages> receiving_, sending_;
+  std::int64_t expected_ = 0, finished_ = 0;
 };
 
 std::vector<std::int64_t> even_blocks(std::int64_t count, int size) {
@@ -229,9 +246,11 @@ void allreduce(Communicator& communicator, Staging& staging, const Reduction& re
   const auto segments = contributions.segments(), ahead = contributions.ahead();
   for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
   for (std::int64_t s = 0; s < segments; ++s) {
+    results.receive(contributions.sent());
     contributions.combine(s, results.at(contributions.own(s)), !results.direct());
-    contributions.wait_sent();
-    results.start(s);
+    contributions.wait_sent(s);
+    results.receive(s + 1);
+    results.send(s);
     if (s + ahead < segments) contributions.start(s + ahead);
   }
   results.finish();
@@ -256,7 +275,7 @@ void reduce_scatter(Communicator& communicator, Staging& staging, const Reductio
   for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
   for (std::int64_t s = 0; s < segments; ++s) {
     contributions.combine(s, to + offset(contributions.own(s).begin - origin, width), false);
-    contributions.wait_sent();
+    contributions.wait_sent(s);
     if (s + ahead < segments) contributions.start(s + ahead);
   }
   if (in == out && mine > 0) std::memcpy(out, copy.data(), mine);

@@ -27,7 +27,7 @@ void prepare(const std::string& libucp) {
   set_unless_given("UCX_WARN_UNUSED_ENV_VARS", "n");
   set_unless_given("UCX_LOG_FILE", "stderr");  // the standard output is the program's
   // With receives of 64 KiB, the default, 64 MiB take a quarter longer. UCX 1.13 reads it from the environment only.
-  set_unless_given("UCX_TCP_RX_SEG_SIZE", "256k");
+  set_unless_given("UCX_TCP_RX_SEG_SIZE", "512k");
   const auto folder = std::filesystem::path(libucp).parent_path();
   if (folder.empty()) return;
   for (const char* file : {"libucm.so.0", "libucs.so.0", "libuct.so.0"}) {
