@@ -1,5 +1,7 @@
 """Several hosts, which are network namespaces with slow links: ours beside the MPI alone, and the least time possible.
 
+If this library uses UCX (PERSEUS_HOST_TRANSPORT=ucx, or UCX is installed), there is no MPI to compare it with.
+
     python -m benchmarks.hosts                  # every scenario, as root
     python -m benchmarks.hosts --scenarios cap two   # some of them
 

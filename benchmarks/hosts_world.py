@@ -156,25 +156,27 @@ def step(hvd: Any, count: int, rows: int) -> Contenders:
     }
 
 
-def measure(comm: Any, is_first_of_host: bool, contenders: Contenders, rounds: int) -> dict[str, dict[str, float]]:
+def measure(hvd: Any, contenders: Contenders, rounds: int) -> dict[str, dict[str, float]]:
     """Returns the seconds of each contender's best round, by the clock of the slowest rank, and its least bytes.
 
     Bytes are those that all hosts have sent, with the headers.
     """
-    from mpi4py import MPI as mpi  # noqa: N811
 
-    def sent_bytes() -> int:
-        return int(comm.allreduce(int(SENT_BYTES.read_text()) if is_first_of_host else 0))
+    def of_all(number: float, op: Any) -> float:
+        return float(hvd.allreduce(torch.tensor(number, dtype=torch.float64), op=op, name="number"))
+
+    def sent_bytes() -> float:
+        return of_all(int(SENT_BYTES.read_text()) if hvd.local_rank() == 0 else 0, hvd.Sum)
 
     best = dict.fromkeys(contenders, float("inf"))
     least = dict.fromkeys(contenders, float("inf"))
     for number in range(rounds + 2):
         for name, run in contenders.items():
             before = sent_bytes()
-            comm.Barrier()
+            hvd.barrier()
             begin = time.perf_counter()
             run()
-            seconds = comm.allreduce(time.perf_counter() - begin, op=mpi.MAX)
+            seconds = of_all(time.perf_counter() - begin, hvd.Max)
             if number >= 2:  # the first two find out the order of gradients, and make connections
                 best[name] = min(best[name], seconds)
                 least[name] = min(least[name], sent_bytes() - before)
@@ -187,14 +189,15 @@ def main(work: str, count: int, rows: int, rounds: int) -> None:
 
     torch.set_num_threads(1)
     hvd.init()
-    from mpi4py import MPI as mpi  # noqa: N811
-
-    comm = mpi.COMM_WORLD
     if work == STEP:
         contenders = step(hvd, count, rows)
+    elif _core.description().startswith("mpi"):
+        from mpi4py import MPI as mpi  # noqa: N811
+
+        contenders = VERBS[work](hvd, mpi.COMM_WORLD, count)
     else:
-        contenders = VERBS[work](hvd, comm, count)
-    measured = measure(comm, hvd.local_rank() == 0, contenders, rounds)
+        contenders = {OURS: VERBS[work](hvd, None, count)[OURS]}
+    measured = measure(hvd, contenders, rounds)
     if hvd.rank() == 0:
         Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps({"transport": _core.description(), **measured}))
     hvd.shutdown()
