@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 constexpr WireTag kControl = WireTag{1} << 63;
 constexpr WireTag kWholeTag = ~WireTag{0};
 constexpr int kLongestTurn = 64;  // steps of a worker's progress for which its mutex is held at most
-constexpr std::chrono::milliseconds kCloseGrace{500};  // for what is in flight at the end
+constexpr std::chrono::milliseconds kCloseGrace{5000};  // for what is in flight at the end, on a busy machine
+constexpr int kCloseLookMs = 10;
 // UCX's own thread may receive a message without an event, so an idle thread looks now and then.
 constexpr std::chrono::milliseconds kFirstLook{1000}, kLongestLook{30'000};
 constexpr std::size_t kLengthBytes = 4;
@@ -144,12 +145,13 @@ Connections::~Connections() {
   idle_.notify();
   wake();
   thread_.join();
-  for (const auto& stream : streams_) close(*stream);
+  const auto until = Clock::now() + kCloseGrace;
+  for (const auto& stream : streams_) close(*stream, until);
   library_.call.cleanup(context_);
 }
 
 // Messages that UCX holds back are sent before an endpoint closes, unless a rank is lost, which would not take them.
-void Connections::close(Stream& stream) {
+void Connections::close(Stream& stream, std::chrono::steady_clock::time_point until) {
   const auto& call = library_.call;
   const std::scoped_lock lock(stream.mutex);
   RequestParam param;
@@ -160,14 +162,15 @@ void Connections::close(Stream& stream) {
     void* request = call.ep_close(peer.endpoint, &param);
     if (is_request(request)) closing.push_back(request);
   }
-  for (const auto until = Clock::now() + kCloseGrace; !closing.empty() && Clock::now() < until;) {
+  while (!closing.empty() && Clock::now() < until) {
     advance(stream);
-    std::this_thread::yield();
     std::erase_if(closing, [&](void* request) {
       if (call.request_check_status(request) == kInProgress) return false;
       call.request_free(request);
       return true;
     });
+    pollfd entry{stream.descriptor, POLLIN, 0};
+    if (!closing.empty() && call.worker_arm(stream.worker) == kOk) poll(&entry, 1, kCloseLookMs);
   }
   stream.peers.clear();
   advance(stream);  // UCX warns of messages that nobody has taken

@@ -109,7 +109,7 @@ class Connections {
   bool sleep_on_descriptors(std::chrono::microseconds limit);
   void wake() const;
   void run();
-  void close(Stream& stream);
+  void close(Stream& stream, std::chrono::steady_clock::time_point until);
 
   static void prepare(void* request);
   static void ended(void* request, Status status);
