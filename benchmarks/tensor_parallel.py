@@ -1,9 +1,11 @@
 """Tensor parallelism on CPUs: tokens of a Llama that its `tp_plan` divides among the ranks, and the allreduces in it.
 
     perseusrun -np 2 python -m benchmarks.tensor_parallel
+    python -m benchmarks.on_hosts --hosts 2 --ranks 1 benchmarks.tensor_parallel    # as root
 
-Needs transformers. If DeepSpeed and ninja are installed, DeepSpeed's kernel in shared memory takes part. The model is
-made from a config. Backends take turns in one run, and each of them must give the tokens of one process.
+Needs transformers. If DeepSpeed and ninja are installed, DeepSpeed's kernel in shared memory takes part on one host.
+The model is made from a config, in a folder that all hosts see. Backends take turns in one run, and each of them must
+give the tokens of one process.
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ class Job:
 
     def __init__(self) -> None:
         hvd.init()
-        rank, size = str(hvd.rank()), str(hvd.size())
-        os.environ.update(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank, LOCAL_SIZE=size, MASTER_ADDR="127.0.0.1")
+        ranks = {"RANK": hvd.rank(), "LOCAL_RANK": hvd.local_rank()}
+        sizes = {"WORLD_SIZE": hvd.size(), "LOCAL_SIZE": hvd.local_size()}
+        os.environ.update({name: str(value) for name, value in {**ranks, **sizes}.items()})
+        host = "127.0.0.1" if hvd.cross_size() == 1 else socket.gethostname()
+        os.environ["MASTER_ADDR"] = hvd.broadcast_object(host, root_rank=0)
 
     def begin(self, backend: str) -> None:
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind(("", 0))
             os.environ["MASTER_PORT"] = str(hvd.broadcast_object(free.getsockname()[1], root_rank=0))
         dist.init_process_group(backend)
 
@@ -118,8 +123,8 @@ def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Callable[[], obj
 
 
 def deepspeed_call() -> Callable[[torch.Tensor], object] | None:
-    """Returns DeepSpeed's allreduce for inference, in shared memory; None if it is not installed."""
-    if importlib.util.find_spec("deepspeed") is None:
+    """Returns DeepSpeed's allreduce for inference, in shared memory; None without it, or between hosts."""
+    if hvd.cross_size() > 1 or importlib.util.find_spec("deepspeed") is None:
         return None
     import deepspeed
 

