@@ -15,6 +15,7 @@ from typing import Protocol
 from .binding import ranges
 from .verdict import TRACEBACK
 
+INTERRUPT = b"KeyboardInterrupt: "  # replaces the traceback, see `report_failures`
 HOLD_SECONDS = 0.2  # a process whose traceback is complete has mostly ended by then
 _MOST_BLOCKS, _MOST_LINES = 64, 500
 _FRESH_SECONDS = 10.0  # an older traceback is too far away on the screen
@@ -83,7 +84,7 @@ class Repeats:
             if printed.source is source and len(printed.lines) < _MOST_LINES:
                 printed.lines.append(line)
                 printed.since = time.monotonic()
-        if line == TRACEBACK:
+        if line == TRACEBACK or line.startswith(INTERRUPT):
             block = _Block(source, [line])
             if self._leaders(block):
                 self._held[source.number] = block

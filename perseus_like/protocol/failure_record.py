@@ -176,7 +176,8 @@ def report_failures(lost_another: type[BaseException], of_this_library: type[Bas
     """Makes uncaught exceptions leave a record in a process of a launcher.
 
     An exception of class `lost_another` prints one line in place of its traceback, unless `--full-tracebacks` was
-    given, or another exception than those of this library led to it.
+    given, or another exception than those of this library led to it. A `KeyboardInterrupt` prints one line with the
+    place in the user's program, unless `--full-tracebacks` was given, or another exception led to it.
     """
     if VARIABLE not in os.environ:
         return
@@ -186,8 +187,11 @@ def report_failures(lost_another: type[BaseException], of_this_library: type[Bas
         if os.getpid() == process:
             write_record(error, lost_another)
         is_plain = isinstance(error, lost_another) and all(isinstance(e, of_this_library) for e in _chain(error))
-        if is_plain and not os.environ.get(FULL_TRACEBACKS):
-            print("".join(traceback.format_exception_only(kind, error)).strip(), file=sys.stderr, flush=True)
+        is_interrupt = kind is KeyboardInterrupt and len(_chain(error)) == 1
+        if (is_plain or is_interrupt) and not os.environ.get(FULL_TRACEBACKS):
+            text = "".join(traceback.format_exception_only(kind, error)).strip()
+            place = [frame.replace("\n  ", ": ") for frame in _frames(trace)[-1:] if is_interrupt]
+            print(": ".join([text, *place]), file=sys.stderr, flush=True)
         else:
             previous(kind, error, trace)
 

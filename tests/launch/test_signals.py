@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -63,6 +64,49 @@ def test_ranks_that_ignore_signals_are_killed_after_the_stop_timeout(
     job.send_signal(signal.SIGTERM)
     assert job.wait(LIMIT_SECONDS) == 137
     assert all(ends(pid) for pid in ranks)
+
+
+INTERRUPTED = """
+import perseus_like
+def evaluate():
+    print("ready"); signal.pause()
+try:
+    1 / is_good
+except ZeroDivisionError:
+    evaluate()
+evaluate()
+"""
+
+
+def run_interrupted(launched: Launched, lines_of: LinesOf, program: str, *options: str) -> list[str]:
+    """Returns what an interrupted job of two ranks writes to stderr after its first line."""
+    job = launched("-np", "2", *options, sys.executable, program)
+    lines_of(job, 2)
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
+    assert job.returncode == 128 + signal.SIGINT
+    first, *lines = err.splitlines()
+    assert first.startswith("perseusrun: SIGINT: passing it on to the ranks")
+    return lines
+
+
+def test_an_interrupt_shows_once_where_the_ranks_were(launched: Launched, script: Script, lines_of: LinesOf) -> None:
+    program = script("is_good = True\n" + INTERRUPTED)
+    shown, folded = run_interrupted(launched, lines_of, program)
+    place = rf'File "{re.escape(program)}", line \d+, in evaluate: print\("ready"\); signal\.pause\(\)'
+    found = re.fullmatch(rf"\[([01])\]<stderr>:KeyboardInterrupt: {place}", shown)
+    assert found, shown
+    assert folded == f"perseusrun: [{1 - int(found[1])}]: the same traceback as [{found[1]}]"
+
+
+@pytest.mark.parametrize(("is_good", "options"), [(False, []), (True, ["--full-tracebacks"])], ids=["error", "option"])
+def test_an_interrupt_shows_the_traceback_of_an_error_before_it(
+    launched: Launched, script: Script, lines_of: LinesOf, is_good: bool, options: list[str]
+) -> None:
+    lines = run_interrupted(launched, lines_of, script(f"is_good = {is_good}\n" + INTERRUPTED), *options)
+    assert any(line.endswith("]<stderr>:Traceback (most recent call last):") for line in lines)
+    assert any(line.endswith("]<stderr>:KeyboardInterrupt") for line in lines)
+    assert any("ZeroDivisionError" in line for line in lines) is not is_good
 
 
 def test_a_second_interrupt_kills(launched: Launched, script: Script, lines_of: LinesOf, ends: Ends) -> None:
