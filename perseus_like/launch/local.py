@@ -34,10 +34,9 @@ def run_local(options: Options, size: int) -> Ending:
     job = job_environment(os.environ, options, job_name, size)
     screen = Screen(Style.of(options), size)
     binding, notes = _bind(options, size, job)
-    for note in [*options.notes, *notes]:
-        screen.announce(note)
+    notes = [*options.notes, *notes]
     if options.verbose:
-        screen.announce(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
+        notes.append(f"starting {size} ranks on this host, OMP_NUM_THREADS={job.get('OMP_NUM_THREADS')}")
     with (
         _reserved_port(job) as port,
         _store_folder(job, screen) as folder,
@@ -60,6 +59,8 @@ def run_local(options: Options, size: int) -> Ending:
                     screen.channel(rank, "stderr", witness),
                     witness,
                 )
+            while notes:  # not before the first rank, since the error of a program that cannot be started is enough
+                screen.announce(notes.pop(0))
         is_complete = not supervisor.is_stopping
         code = supervisor.run()
         # If the ranks end normally after a signal, the job is a success, unless some ranks were not started.

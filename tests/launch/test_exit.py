@@ -196,7 +196,8 @@ def test_ranks_that_do_not_call_init_may_end_at_any_time(perseusrun: Perseusrun,
 
 
 def test_no_such_program(perseusrun: Perseusrun) -> None:
-    result = perseusrun("-np", "1", "no-such-program")
+    one = functools.partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
+    result = perseusrun("-np", "3", "no-such-program", preexec_fn=one)  # without the note about ranks on one core
     assert result.returncode == 127
     assert result.stderr == (
         "perseusrun: 'no-such-program': no such program; give its path, or add its folder to PATH\n"
