@@ -178,7 +178,7 @@ sanitize-thread: export TSAN_OPTIONS := halt_on_error=1:die_after_fork=0:$(TSAN_
 sanitize-thread: $(STAMPS)/venv
 	$(call cpp_tests,build/tsan,-DPERSEUS_BUILD_PYTHON=OFF -DPERSEUS_SANITIZE=thread)
 
-# Each parser of what other processes send, for FUZZ_SECONDS each; FUZZ="pmi negotiator" chooses some. Needs clang with
+# Each parser of what other processes send, for FUZZ_SECONDS each; FUZZ="local_rendezvous negotiator" chooses some. Needs clang with
 # libFuzzer (Debian: clang, libclang-rt-dev).
 FUZZ_SECONDS = 600
 FUZZ_CXX ?= $(notdir $(firstword $(wildcard /usr/bin/clang++ /usr/bin/clang++-[0-9]*)))

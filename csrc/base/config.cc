@@ -71,12 +71,12 @@ constexpr std::array kSettings = {
             "Bytes of a chunk when private memory is pipelined. 0: computed from the cache sizes."},
     Setting{
         "PERSEUS_CPU_TRANSPORT", "HOROVOD_CPU_OPERATIONS", "",
-        "shm or mpi: use only this transport between the ranks of a host. oneccl (Horovod's ccl): use oneCCL for the "
-        "collectives of all ranks. Empty or gloo: shm, and mpi between hosts."},
+        "shm or mpi: use only this transport between the ranks of a host; mpi needs an mpirun. oneccl (Horovod's ccl): "
+        "use oneCCL for the collectives of all ranks. Empty or gloo: shm."},
     Setting{
         "PERSEUS_HOST_TRANSPORT", "", "",
         "ucx or mpi: the transport between hosts. ucx needs no MPI and no mpirun. Empty: mpi if an mpirun or srun has "
-        "started the job, or if no rank has UCX; otherwise ucx."},
+        "started the job, otherwise ucx."},
     Setting{"PERSEUS_UCX_LIBRARY", "", "", "Path of the libucp.so.0 (UCX) to open instead of the one that is found."},
     Setting{"PERSEUS_MPI_LIBRARY", "", "", "Path of the libmpi to open instead of the one that is found."},
     Setting{"PERSEUS_ONECCL_LIBRARY", "", "",

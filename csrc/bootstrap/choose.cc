@@ -8,15 +8,8 @@ namespace perseus {
 namespace {
 
 std::unique_ptr<Bootstrap> make_mpi(const BootstrapOptions& options) {
-  auto job = mpi_job(options);
-  job.launcher = options.launcher;
-  return make_mpi_bootstrap(job);
-}
-
-}  // namespace
-
-MpiJob mpi_job(const BootstrapOptions& options) {
   MpiJob job;
+  job.launcher = options.launcher;
   job.environment = options.environment;
   job.library = options.mpi_library;
   job.threads = options.mpi_threads;
@@ -24,8 +17,10 @@ MpiJob mpi_job(const BootstrapOptions& options) {
   job.insists_on_streams = options.insists_on_streams;
   job.start_timeout = options.start_timeout;
   job.selection = options.selection;
-  return job;
+  return make_mpi_bootstrap(job);
 }
+
+}  // namespace
 
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options) {
   if (options.rendezvous) return std::make_unique<StoreBootstrap>(*options.rendezvous);

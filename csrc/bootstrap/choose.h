@@ -27,9 +27,6 @@ struct BootstrapOptions {
   std::optional<Rendezvous> rendezvous = {};  // the ranks, regardless of the launcher
 };
 
-// Returns the job without its launcher.
-MpiJob mpi_job(const BootstrapOptions& options);
-
 // Makes the bootstrap. Collective over the started ranks. Throws Error.
 std::unique_ptr<Bootstrap> choose_bootstrap(const BootstrapOptions& options);
 

@@ -3,28 +3,14 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/launcher.h"
-#include "bootstrap/liveness.h"
 
 namespace perseus {
-
-// Ranks that form an MPI world although no mpirun has started them. This library replaces the launcher.
-struct MpiRendezvous {
-  int rank = 0;
-  std::vector<int> hosts;               // by rank: the number of its host, from 0
-  std::vector<std::string> host_names;  // by rank, for texts
-  // Gathers the bytes of every rank, by rank. Collective over the ranks.
-  std::function<std::vector<std::string>(std::string_view mine)> exchange;
-  const Liveness* liveness = nullptr;  // ends the start if a rank is lost meanwhile
-};
 
 struct MpiJob {
   Launcher launcher;
@@ -34,8 +20,7 @@ struct MpiJob {
   int streams = 1;                  // connections between two hosts, if this MPI supports several
   bool insists_on_streams = false;  // the user has set the number
   std::chrono::milliseconds start_timeout{60'000};
-  std::vector<int> selection = {};               // ranks of MPI's world that take part, in this order; empty: all
-  std::optional<MpiRendezvous> rendezvous = {};  // the ranks, if no mpirun has started them
+  std::vector<int> selection = {};  // ranks of MPI's world that take part, in this order; empty: all
 };
 
 // Opens and initializes MPI unless it is initialized, and makes a communicator. Collective over the selected ranks.
@@ -52,8 +37,7 @@ bool is_mpi_multithreaded();
 // session does not finalize it.) Returns false if the other ranks did not shut down within `limit`. If `exit_code` is
 // not 0, the other ranks have one second to fail as well. After that, MPI is not finalized, and the launcher ends the
 // job when this process ends. MPICH's mpirun overlooks that, and Intel's the code, so there the job is aborted with
-// `exit_code`, which ends this process at once, unless perseusrun has started the mpirun. Ranks without
-// an mpirun wait a few seconds at most, because no launcher would end them.
+// `exit_code`, which ends this process at once, unless perseusrun has started the mpirun.
 bool finalize_mpi(int exit_code, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 }  // namespace perseus

@@ -52,15 +52,9 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   if (bootstrap.rendezvous && bootstrap.rendezvous->lost >= 0) end_exchanges_when_lost(bootstrap.rendezvous->lost);
   auto options_of_fabric = fabric_options(config_, bootstrap);
   options_of_fabric.rendezvous = bootstrap_->rendezvous();
-  bool watches_hosts = false;
-  options_of_fabric.watch_hosts = [&](bool local_watch) {
-    watches_hosts = true;
-    watch_hosts_by(local_watch);
-  };
+  options_of_fabric.watch_hosts = [this](bool local_watch) { watch_hosts_by(local_watch); };
   fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, options_of_fabric).release(),
              [liveness = liveness_](Fabric* fabric) { delete fabric; }};
-  const bool needs_watch = topology_->size() > 1 && (topology_->host_count() > 1 || !fabric_->watches_host());
-  if (needs_watch && !watches_hosts) watch_hosts_by(fabric_->watches_host());
   if (topology_->size() > 1) {
     stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), *liveness_);
   }

@@ -23,9 +23,6 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
   options.spin = config.spin;
   options.start_timeout = config.start_timeout;
   if (bootstrap.rendezvous) options.cancel_fd = bootstrap.rendezvous->cancel_fd;
-  // A caller that can cancel the start of ranks starts other jobs in the same processes later, and MPI cannot lose a
-  // rank.
-  if (bootstrap.rendezvous && bootstrap.rendezvous->cancel_fd < 0) options.mpi = mpi_job(bootstrap);
   options.flat_allreduce = config.flat_allreduce;
   return options;
 }

@@ -17,6 +17,12 @@ namespace perseus {
 
 namespace {
 
+// What to do if neither UCX nor MPI can connect the hosts.
+constexpr const char* kRemedy =
+    ". Without MPI, all hosts need UCX (`pip install 'perseus-like[ucx]'` or `apt install libucx0`). For MPI, start "
+    "the "
+    "job with an mpirun: mpirun, `srun --mpi=pmi2` or `perseusrun --mpi`";
+
 std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
                                      const FabricOptions& options) {
   if (topology.local_size() == 1) return std::make_unique<self::SelfFabric>(topology.rank());
@@ -50,80 +56,54 @@ std::unique_ptr<Fabric> connect_hosts(Bootstrap& bootstrap, const Topology& topo
   return nullptr;
 }
 
-// Returns null if no mpirun has started the ranks and MPI cannot start without one.
-std::unique_ptr<Fabric> connect_by_mpi(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
-                                       const FabricOptions& options) {
-  auto fabric = mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
-  if (fabric != nullptr || !options.mpi) return fabric;
-  auto job = *options.mpi;
-  job.rendezvous = MpiRendezvous{.rank = topology.rank(),
-                                 .hosts = {},
-                                 .host_names = topology.host_names(),
-                                 .exchange = [&](std::string_view mine) { return bootstrap.allgather(mine); },
-                                 .liveness = &liveness};
-  for (int rank = 0; rank < topology.size(); ++rank) job.rendezvous->hosts.push_back(topology.host_of(rank));
-  const auto world = make_mpi_bootstrap(job);
-  return mpi::make_mpi_fabric(*world, liveness, options.spin);
-}
-
-// Returns true on all ranks if all have the same UCX, and false on all if none has one and `is_needed` is not set;
-// `why` then has the reason. Throws Error(unavailable) on all ranks otherwise.
-bool have_ucx(Bootstrap& bootstrap, const Topology& topology, const LibraryPaths& paths, bool is_needed,
-              std::string& why) {
+// Throws Error(unavailable) on all ranks unless all have the same UCX. `why` says why UCX connects the ranks.
+void check_ucx(Bootstrap& bootstrap, const Topology& topology, const LibraryPaths& paths, const std::string& why) {
   const auto offers = ucx::exchange_offers(bootstrap, paths);
-  const auto wanted = std::ranges::find_if(offers, &std::string::empty, &ucx::Offer::why_none);
-  if (wanted == offers.end() && !is_needed) {
-    why = "no rank has UCX (rank 0: " + offers.front().why_none + ")";
-    return false;
-  }
-  const auto name = [&](auto rank) {
-    return "rank " + std::to_string(rank) + " on host " + topology.host_names()[static_cast<std::size_t>(rank)];
+  const auto name = [&](std::size_t rank) {
+    return "rank " + std::to_string(rank) + " on host " + topology.host_names()[rank];
   };
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const auto& offer = offers[rank];
     if (!offer.why_none.empty()) {
-      const auto reason =
-          is_needed ? "PERSEUS_HOST_TRANSPORT is ucx" : name(wanted - offers.begin()) + " has UCX " + wanted->version;
-      throw Error(ErrorKind::unavailable, reason + ", and " + name(rank) + " has no UCX: " + offer.why_none +
-                                              ". PERSEUS_HOST_TRANSPORT=mpi connects the hosts by MPI");
+      throw Error(ErrorKind::unavailable, why + ", and " + name(rank) + " has no UCX: " + offer.why_none + kRemedy);
     }
-    if (offer.version != wanted->version) {
-      throw Error(ErrorKind::unavailable, name(rank) + " has UCX " + offer.version + ", and " +
-                                              name(wanted - offers.begin()) + " has UCX " + wanted->version +
+    if (offer.version != offers.front().version) {
+      throw Error(ErrorKind::unavailable, name(rank) + " has UCX " + offer.version + ", and " + name(0) + " has UCX " +
+                                              offers.front().version +
                                               "; install the same version on all hosts, with `pip install "
                                               "'perseus-like[ucx]'`");
     }
   }
-  return true;
 }
 
-// Connects the ranks by UCX if no mpirun has started them and UCX is there, otherwise by MPI, or as the user says. All
-// ranks choose the same. Returns null if MPI is chosen and cannot start without an mpirun.
+// Connects the ranks by MPI if an mpirun has started them, otherwise by UCX, or as the user says. All ranks choose the
+// same. `apart` says why the ranks of a host need it as well, if they do.
 std::unique_ptr<Fabric> connect_between_hosts(Bootstrap& bootstrap, const Topology& topology, Liveness& liveness,
-                                              const FabricOptions& options) {
-  const bool is_automatic = options.host_transport == HostTransport::automatic;
-  bool by_ucx = options.host_transport == HostTransport::ucx;
-  std::string why = "PERSEUS_HOST_TRANSPORT asks for it";
-  if (is_automatic && options.local_transport == LocalTransport::mpi) {
-    why = "PERSEUS_CPU_TRANSPORT asks for it";
-  } else if (is_automatic && mpi::is_mpi(bootstrap)) {
-    why = "an mpirun or srun has started this job";
-  } else if (is_automatic) {
-    by_ucx = true;
-    why = "no mpirun has started this job";
+                                              const FabricOptions& options, const std::string& apart) {
+  const bool has_mpi = mpi::is_mpi(bootstrap);
+  bool by_ucx = !has_mpi;
+  std::string why = has_mpi ? "an mpirun or srun has started this job" : "no mpirun has started this job";
+  if (options.host_transport != HostTransport::automatic) {
+    by_ucx = options.host_transport == HostTransport::ucx;
+    why = by_ucx ? "PERSEUS_HOST_TRANSPORT is ucx" : "PERSEUS_HOST_TRANSPORT is mpi";
+  } else if (options.local_transport == LocalTransport::mpi) {
+    by_ucx = false;
+    why = "PERSEUS_CPU_TRANSPORT is mpi";
+  }
+  if (!by_ucx && !has_mpi) {
+    throw Error(ErrorKind::unavailable, why + ", and no mpirun has started this job" + kRemedy);
   }
   const LibraryPaths paths{.given = options.ucx_library, .python_prefix = options.python_prefix};
-  by_ucx = by_ucx && have_ucx(bootstrap, topology, paths, !is_automatic, why);
-  if (topology.rank() == 0)
+  if (by_ucx) check_ucx(bootstrap, topology, paths, apart.empty() ? why : apart + ", " + why);
+  if (topology.rank() == 0) {
     log(LogLevel::info, (by_ucx ? "UCX connects the hosts: " : "MPI connects the hosts: ") + why);
-  if (by_ucx) {
-    return ucx::make_ucx_fabric(bootstrap, liveness,
-                                {.library = paths,
-                                 .connections = {.streams = options.streams, .devices = options.network_interfaces},
-                                 .spin = options.spin,
-                                 .watched = options.watches_hosts});
   }
-  return connect_by_mpi(bootstrap, topology, liveness, options);
+  if (!by_ucx) return mpi::make_mpi_fabric(bootstrap, liveness, options.spin);
+  return ucx::make_ucx_fabric(bootstrap, liveness,
+                              {.library = paths,
+                               .connections = {.streams = options.streams, .devices = options.network_interfaces},
+                               .spin = options.spin,
+                               .watched = options.watches_hosts});
 }
 
 }  // namespace
@@ -146,19 +126,14 @@ std::unique_ptr<Fabric> make_fabric(Bootstrap& bootstrap, const Topology& topolo
   if (local == nullptr && options.local_transport == LocalTransport::shm) {
     throw Error(ErrorKind::unavailable, "the ranks of a host cannot share memory: " + why);
   }
-  if (options.mpi && options.watch_hosts) options.watch_hosts(local != nullptr);
-  auto cross = connect_between_hosts(bootstrap, topology, liveness, options);
-  if (cross == nullptr) {
-    throw Error(
-        ErrorKind::unavailable,
-        (local == nullptr ? "the ranks cannot share memory (" + why + "), and"
-                          : "ranks of " + std::to_string(topology.host_count()) + " hosts are connected by MPI, but") +
-            std::string(" this job was not started by an mpirun; start it with mpirun or perseusrun --mpi"));
+  std::string apart;
+  if (local == nullptr && options.local_transport == LocalTransport::automatic) {
+    apart = "the ranks of a host cannot share memory (" + why + ")";
   }
-  if (local == nullptr && options.local_transport == LocalTransport::automatic && topology.rank() == 0) {
-    log(LogLevel::warning, "using " + cross->description() +
-                               " inside each host too, which is slower: the ranks of a host cannot share memory (" +
-                               why + ")");
+  if (options.watch_hosts) options.watch_hosts(local != nullptr);
+  auto cross = connect_between_hosts(bootstrap, topology, liveness, options, apart);
+  if (!apart.empty() && topology.rank() == 0) {
+    log(LogLevel::warning, "using " + cross->description() + " inside each host too, which is slower: " + apart);
   }
   return hierarchy::make_cluster_fabric(topology, std::move(local), std::move(cross), options.flat_allreduce);
 }

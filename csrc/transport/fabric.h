@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,7 +12,6 @@
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/liveness.h"
-#include "bootstrap/mpi.h"
 #include "bootstrap/topology.h"
 #include "bootstrap/watch.h"
 #include "transport/control_channel.h"
@@ -94,7 +92,7 @@ class Fabric {
 // The transport between the ranks of one host; oneccl is used between all ranks of the job.
 enum class LocalTransport { automatic, shm, mpi, oneccl };
 
-// The transport between the hosts; automatic: UCX if no mpirun has started the job and a rank has UCX, otherwise MPI.
+// The transport between the hosts; automatic: MPI if an mpirun has started the job, otherwise UCX.
 enum class HostTransport { automatic, mpi, ucx };
 
 struct FabricOptions {
@@ -104,7 +102,7 @@ struct FabricOptions {
   int streams = 1;                 // connections between two ranks over UCX
   bool watches_hosts = true;       // a heartbeat notices a lost host; the value of rank 0 counts
   LocalTransport local_transport =
-      LocalTransport::automatic;       // automatic: shm, or MPI if the ranks cannot share memory
+      LocalTransport::automatic;       // automatic: shm, or as between hosts if ranks cannot share memory
   std::size_t arena_bytes = 0;         // address space per rank; 0: computed from the machine's memory
   std::size_t chunk_bytes = 0;         // chunk of the pipeline for private memory; 0: computed from the caches
   bool tunable = false;                // set_chunk_bytes() may raise chunk_bytes
@@ -116,9 +114,8 @@ struct FabricOptions {
   int cancel_fd = -1;          // a descriptor that becomes readable if some ranks will never start
   std::string python_prefix;   // sys.prefix: wheels put libraries below it
   std::string oneccl_library;  // the path of oneCCL; empty: search for it
-  std::optional<MpiJob> mpi;   // how to start MPI if no mpirun has started the ranks
-  // Called on all ranks before MPI starts without an mpirun, once the ranks of each host are connected (`local_watch`)
-  // or cannot be. From then on the start ends if a rank is lost.
+  // Called on all ranks before the hosts are connected, once the ranks of each host are (`local_watch`) or cannot be.
+  // From then on the start ends if a rank is lost.
   std::function<void(bool local_watch)> watch_hosts = {};
   bool flat_allreduce = false;  // over several hosts, all ranks reduce over MPI, regardless of hosts
 };

@@ -70,19 +70,12 @@ def network_shell(test_bed: NetworkTestBed, folder: Path) -> Iterator[str]:
 UCX_LIBRARY = Path(sys.prefix) / "lib/mpich/libucp.so.0"
 
 
-@pytest.fixture(params=["UCX", "MPI"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Lets each engine in turn connect the hosts of a job without an mpirun, and returns its name.
-
-    Both are chosen as for users: UCX because it is there, MPI because there is no UCX.
-    """
-    if not any((Path(sys.prefix) / "lib" / name).exists() for name in ("libmpi.so.12", "libmpich.so.12")):
-        pytest.skip("no MPICH beside this Python")
-    if request.param == "UCX" and not UCX_LIBRARY.exists():
+@pytest.fixture
+def ucx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets jobs without an mpirun find a UCX. Skips the test if there is none."""
+    if not UCX_LIBRARY.exists():
         pytest.skip("no UCX of MPICH's wheel beside this Python")
-    monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY) if request.param == "UCX" else "/nowhere/libucp.so.0")
-    monkeypatch.setenv("ENGINE", "ucx (UCX 1" if request.param == "UCX" else "mpi (MPICH")
-    return str(request.param)
+    monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY))
 
 
 def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks that the other ranks raise an error if a rank dies while ranks of two hosts connect without an mpirun."""
+"""Checks that the other ranks raise an error if a rank dies while UCX connects the ranks of two hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import TestBeds
 
 needs("torch")
 
-# Rank 0 kills itself in a certain exchange after it has opened a library. Rank 2 serves the store, which outlives it.
+# Rank 0 kills itself in a certain exchange after it has opened UCX. Rank 2 serves the store, which outlives it.
 PROGRAM = """
 import os, signal, sys
 from datetime import timedelta
@@ -32,7 +32,7 @@ exchange, rounds = StoreRendezvous.__call__, 0
 
 def counted(self, mine):
     global rounds
-    rounds += sys.argv[4] in Path("/proc/self/maps").read_text()
+    rounds += "libucp" in Path("/proc/self/maps").read_text()
     if rank == 0 and rounds == last:
         os.kill(os.getpid(), signal.SIGKILL)
     return exchange(self, mine)
@@ -46,34 +46,25 @@ except Exception as error:
     store.add("raised", 1)
     while rank == 2 and store.add("raised", 0) < 3:
         pass
-# A thread of MPI may still wait, so the process must not end in order.
-os._exit(0)
 """
 
 
-# After libmpi is open, the ranks exchange the name of their MPI, the messages of MPI_Init, and its outcome. After
-# libucp is open, they exchange its version, whether all could make connections, and their addresses.
+# The ranks exchange the version of UCX, whether all could make connections, and their addresses.
+@pytest.mark.usefixtures("ucx")
 @pytest.mark.parametrize(
-    ("exchange", "engine"),
-    [
-        pytest.param(1, "MPI", marks=pytest.mark.slow),
-        (2, "MPI"),
-        *(pytest.param(number, "MPI", marks=pytest.mark.slow) for number in (3, 4)),
-        *(pytest.param(number, "UCX", marks=pytest.mark.slow) for number in (1, 2, 3)),
-    ],
-    indirect=["engine"],
+    "exchange", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
-def test_survivors_raise(exchange: int, engine: str, test_beds: TestBeds, tmp_path: Path) -> None:
+def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> None:
     test_bed = test_beds(2)
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    address, library = test_bed.address("h2"), "libucp" if engine == "UCX" else "libmpi"
+    address = test_bed.address("h2")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_START_TIMEOUT": "600"}
     ranks = [
         subprocess.Popen(
             test_bed.command(
                 f"h{1 + rank // 2}",
-                [sys.executable, str(program), str(rank), address, str(exchange), library],
+                [sys.executable, str(program), str(rank), address, str(exchange)],
                 tmp_path,
             ),
             env=environment,

@@ -15,7 +15,8 @@ from .conftest import OnHosts, TestBeds, with_pmi
 from .slurm_cluster import Run
 
 needs("torch")
-pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
+# The tests start the daemons of a cluster. Most of their jobs have no mpirun.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ucx")]
 
 TRAIN = """
 import torch

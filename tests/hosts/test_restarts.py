@@ -159,7 +159,7 @@ def test_one_host_without_mpi(runs: int, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("ucx")
 @pytest.mark.parametrize("runs", [pytest.param(1, id="1 run"), TWENTY])
 def test_two_hosts(runs: int, test_beds: TestBeds, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repeat(runs, test_beds(2), tmp_path, capsys)

@@ -15,6 +15,7 @@ from .slurm_cluster import Run
 pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
 
 PROGRAM = """
+import os
 import numpy as np
 import perseus_like.numpy as hvd
 from perseus_like.session import session
@@ -22,7 +23,7 @@ from perseus_like.session import session
 hvd.init()
 total = hvd.allreduce(np.full(1 << 18, float(hvd.rank())), op=hvd.Sum)
 places = f"{hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()}"
-assert "mpi" in session.core.description(), session.core.description()
+assert os.environ["ENGINE"] in session.core.description(), session.core.description()
 print(f"rank {places}, {hvd.cross_rank()} of {hvd.cross_size()}: {set(total.tolist())}\\n", end="", flush=True)
 """
 
@@ -45,18 +46,30 @@ except PeerLostError as error:
 
 
 def test_srun_on_two_hosts(slurm: Run) -> None:
-    done = slurm("srun", with_pmi(slurm, "pmi2"), "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", PROGRAM)
+    done = slurm(
+        "srun",
+        with_pmi(slurm, "pmi2"),
+        "-N",
+        "2",
+        "--ntasks-per-node",
+        "2",
+        sys.executable,
+        "-c",
+        PROGRAM,
+        ENGINE="mpi (",
+    )
     assert done.returncode == 0, done.stdout
     lines = sorted(re.findall(r"rank .*", done.stdout))
     assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
 
 
+@pytest.mark.usefixtures("ucx")
 @pytest.mark.parametrize("has_secret", [False, True])
 def test_srun_without_a_pmi_on_two_hosts(slurm: Run, has_secret: bool, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("of these tests")
     secret = {"PERSEUS_SECRET_FILE": str(tmp_path / "secret")} if has_secret else {}
     line = ["srun", "--mpi=none", "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", PROGRAM]
-    done = slurm(*line, **secret)
+    done = slurm(*line, ENGINE="ucx (", **secret)
     assert done.returncode == 0, done.stdout
     lines = sorted(re.findall(r"rank \d of .*", done.stdout))
     assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
@@ -96,6 +109,6 @@ def test_a_rank_that_is_killed_on_the_other_host(slurm: Run) -> None:
 def test_perseusrun_in_an_allocation(slurm: Run) -> None:
     """perseusrun takes hosts and ranks from the allocation, and starts the ranks without ssh."""
     launch = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", sys.executable, "-c", PROGRAM]
-    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch)
+    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch, ENGINE="mpi (")
     assert done.returncode == 0, done.stdout
     assert len(re.findall(r"rank \d of 4, \d of 2, \d of 2: \{6\.0\}", done.stdout)) == 4, done.stdout

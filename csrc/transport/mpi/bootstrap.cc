@@ -12,8 +12,8 @@
 
 namespace perseus::mpi {
 
-MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit, const Liveness* liveness)
-    : api_(api), comm_(comm), communicator_(make_network(api, {comm}), {.liveness = liveness, .limit = limit}) {}
+MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
+    : api_(api), comm_(comm), communicator_(make_network(api, {comm}), {.limit = limit}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
   const auto ranks = static_cast<std::size_t>(size()), self = static_cast<std::size_t>(rank());
@@ -41,13 +41,11 @@ std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
 namespace perseus {
 
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const MpiJob& job) {
-  auto ranks = job.selection;
-  auto& api = job.rendezvous ? mpi::start_by_rendezvous(job, ranks) : mpi::start(job);
-  const auto make = [api = &api, ranks] { return mpi::communicator_of(*api, ranks); };
+  auto& api = mpi::start(job);
+  const auto make = [api = &api, ranks = job.selection] { return mpi::communicator_of(*api, ranks); };
   try {
-    const auto* liveness = job.rendezvous ? job.rendezvous->liveness : nullptr;
-    const auto comm = mpi::run_abandonable<mpi::Comm>(make, liveness, {.limit = job.start_timeout});
-    return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout, liveness);
+    const auto comm = mpi::run_abandonable<mpi::Comm>(make, nullptr, {.limit = job.start_timeout});
+    return std::make_unique<mpi::MpiBootstrap>(api, comm, job.start_timeout);
   } catch (const Error& error) {
     if (mpi::may_still_run(error)) mpi::mark_broken(error.what());
     throw;

@@ -12,7 +12,7 @@ namespace perseus::mpi {
 class MpiBootstrap final : public Bootstrap {
  public:
   // Takes ownership of `comm`, which has the ranks of the job.
-  MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit, const Liveness* liveness = nullptr);
+  MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit);
 
   std::string_view name() const override { return "mpi"; }
   int rank() const override { return communicator_.rank(); }

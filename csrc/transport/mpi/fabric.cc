@@ -173,11 +173,9 @@ std::unique_ptr<Fabric> make_mpi_fabric(Bootstrap& bootstrap, Liveness& liveness
   const auto* mpi = dynamic_cast<MpiBootstrap*>(&bootstrap);
   if (mpi == nullptr) return nullptr;
   const messages::WaitOptions options{.liveness = &liveness, .spin = spin};
-  liveness.on_lost([&liveness, alone = has_no_mpirun()] {
-    const auto status = liveness.status();
+  liveness.on_lost([&liveness] {
     // A later session can use MPI again unless a process has ended.
-    if (alone || !liveness.may_live()) sends().lose(status.text());
-    if (alone) mark_broken(status.text());
+    if (!liveness.may_live()) sends().lose(liveness.status().text());
   });
   return std::make_unique<MpiFabric>(mpi->api(), mpi->comm(), common_streams(bootstrap), closing_channels(), options,
                                      mpi->limit());
@@ -187,7 +185,7 @@ bool is_mpi(const Bootstrap& bootstrap) { return dynamic_cast<const MpiBootstrap
 
 bool is_intel(const Bootstrap& bootstrap) {
   const auto* mpi = dynamic_cast<const MpiBootstrap*>(&bootstrap);
-  return mpi != nullptr ? mpi->api().family() == Family::intel : family_in_use() == Family::intel;
+  return mpi != nullptr && mpi->api().family() == Family::intel;
 }
 
 }  // namespace perseus::mpi

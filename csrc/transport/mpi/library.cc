@@ -54,11 +54,6 @@ Error nothing_fits(const Launcher& launcher, const std::vector<Candidate>& candi
   return {ErrorKind::unavailable, text + ". " + remedy(launcher)};
 }
 
-// The advice for ranks without an mpirun.
-constexpr const char* kStartsAlone =
-    "Install UCX on all hosts with `pip install 'perseus-like[ucx]'` or `apt install libucx0`, or MPICH with `pip "
-    "install 'perseus-like[mpich]'`, or start the job with mpirun";
-
 void* open_library(const std::string& path, int how) {
   // RTLD_GLOBAL, because Open MPI's plugins and a later import of mpi4py need MPI's symbols.
   if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | how)) return library;
@@ -84,14 +79,8 @@ void open_libfabric(const std::string& libmpi) {
 std::string choose_library(const MpiJob& job) {
   if (!job.library.empty()) return job.library;
   const auto candidates = find_libraries(job.environment, ancestor_folders());
-  const auto best = best_for(job.rendezvous ? LauncherKind::mpich : job.launcher.kind, candidates);
-  if (best) return best->path;
-  if (!job.rendezvous) throw nothing_fits(job.launcher, candidates);
-  throw Error(ErrorKind::unavailable,
-              (candidates.empty() ? "no libmpi can be found"
-                                  : "there is only Open MPI's libmpi (" + candidates.front().path +
-                                        "), which cannot start without its own mpirun") +
-                  std::string(". ") + kStartsAlone);
+  if (const auto best = best_for(job.launcher.kind, candidates)) return best->path;
+  throw nothing_fits(job.launcher, candidates);
 }
 
 std::unique_ptr<Api> open_api(const std::string& path, bool loaded) {
@@ -100,12 +89,6 @@ std::unique_ptr<Api> open_api(const std::string& path, bool loaded) {
   } catch (const Error& error) {
     throw Error(ErrorKind::unavailable, "the MPI library " + path + " cannot be used: " + error.what());
   }
-}
-
-void check_starts_alone(Api& api, const std::string& path) {
-  if (api.family() != Family::openmpi && api.version().find("Open MPI") == std::string::npos) return;
-  throw Error(ErrorKind::unavailable,
-              path + " belongs to Open MPI, which cannot start without its own mpirun. " + kStartsAlone);
 }
 
 void check_server(const MpiJob& job) {

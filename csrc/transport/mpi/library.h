@@ -9,8 +9,8 @@
 
 namespace perseus::mpi {
 
-// Returns the path of the library that the user has set, else of one that fits the launcher. For ranks without a
-// launcher, returns one that can start without. Throws Error(unavailable) that says what to do.
+// Returns the path of the library that the user has set, else of one that fits the launcher. Throws Error(unavailable)
+// that says what to do.
 std::string choose_library(const MpiJob& job);
 
 // Opens a library. `loaded` means that it is already loaded in this process. Throws Error(unavailable).
@@ -18,9 +18,6 @@ std::unique_ptr<Api> open_api(const std::string& path, bool loaded);
 
 // Opens the libfabric of Intel's wheel, which is beside libmpi, where the loader does not search.
 void open_libfabric(const std::string& libmpi);
-
-// Throws Error(unavailable) if this MPI needs its own mpirun, so that PmiServer cannot replace it.
-void check_starts_alone(Api& api, const std::string& path);
 
 // Throws Error(unavailable) if Open MPI's mpirun left its variables but not the server that its ranks connect to, as in
 // a process that inherited or copied them. MPI_Init would end such a process, with a message about a remote shell.

@@ -17,16 +17,13 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "bootstrap/local_rendezvous.h"
 #include "bootstrap/selection.h"
 #include "transport/messages/communicator.h"
 #include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/library.h"
 #include "transport/mpi/network.h"
-#include "transport/mpi/pmi_server.h"
 #include "transport/mpi/search.h"
 #include "transport/mpi/streams.h"
-#include "transport/mpi/world_agreement.h"
 
 namespace perseus::mpi {
 namespace {
@@ -44,9 +41,7 @@ struct State {
   pid_t initialized_by = 0;  // the process; a forked child must not finalize its parent's MPI
   Comm final_barrier{};      // the communicator of the last barrier
   int streams = 1;
-  std::unique_ptr<PmiServer> launcher;         // if no mpirun has started this process
   bool is_reported = false;                    // by rank_main.py, which reports the end of this process to perseusrun
-  std::string world;                           // the name of the world of such ranks, chosen by rank 0
   std::string broken;                          // why MPI is unusable; a thread may still be in it
   messages::ClosingChannels closing_channels;  // has its own mutex
   SendGuard sends;                             // as well
@@ -59,10 +54,8 @@ State& state() {
 
 // Sets the variables for several streams before MPI_Init.
 Streams arrange_streams(Api& api, const MpiJob& job, bool initialized) {
-  const auto is_first = [](int host) { return host == 0; };
-  if (job.rendezvous && std::all_of(job.rendezvous->hosts.begin(), job.rendezvous->hosts.end(), is_first)) return {};
   // Hydra states the number of ranks on this host. If all ranks are on this host, streams are not needed.
-  if (!job.rendezvous && job.environment.get("MPI_LOCALNRANKS") == std::to_string(job.launcher.size)) return {};
+  if (job.environment.get("MPI_LOCALNRANKS") == std::to_string(job.launcher.size)) return {};
   const StreamOptions options{.count = job.streams,
                               .version = api.version(),
                               .device = api.device(),
@@ -148,73 +141,8 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
                                 {.limit = job.start_timeout}));
 }
 
-// Opens the library. If that fails, the problem is sent to the other ranks.
-RankState state_of_rank(State& mpi, const MpiJob& job) {
-  RankState state;
-  state.fresh_world = random_rendezvous_address();
-  try {
-    if (!mpi.broken.empty())
-      throw Error(ErrorKind::unavailable, "MPI cannot be used any more in this process: " + mpi.broken);
-    if (!mpi.api) {
-      mpi.path = loaded_library();
-      const bool loaded = !mpi.path.empty();
-      if (!loaded) mpi.path = choose_library(job);
-      mpi.api = open_api(mpi.path, loaded);
-    }
-    Api& api = *mpi.api;
-    state.version = api.version();
-    if (api.finalized()) throw Error(ErrorKind::unavailable, kFinalized);
-    if (!mpi.world.empty()) {
-      state.world = mpi.world;
-      state.rank_in_world = api.rank(api.world());
-    } else if (api.initialized()) {
-      throw Error(ErrorKind::unavailable, "MPI was initialised before in this process, in a world of " +
-                                              std::to_string(api.size(api.world())) +
-                                              "; make the process group before anything else starts MPI");
-    } else {
-      check_starts_alone(api, mpi.path);
-    }
-  } catch (const Error& error) {
-    state.problem = error.what();
-  }
-  return state;
-}
-
-// Runs MPI_Init and exchanges its outcome with the other ranks.
-void initialize_by_rendezvous(State& mpi, const MpiJob& job, const std::string& world) {
-  Api& api = *mpi.api;
-  const auto& rendezvous = job.rendezvous.value();
-  std::string failure;
-  mpi.broken = "not all of its ranks came";
-  try {
-    if (api.family() == Family::intel) open_libfabric(mpi.path);
-    const auto streams = arrange_streams(api, job, false);
-    mpi.launcher = std::make_unique<PmiServer>(rendezvous.rank, rendezvous.hosts, world, rendezvous.exchange);
-    mpi.launcher->run([&api, threads = job.threads] { api.initialize(threads); }, job.start_timeout,
-                      rendezvous.liveness);
-    if (api.size(api.world()) != static_cast<int>(rendezvous.hosts.size())) {
-      throw Error(ErrorKind::unavailable, mpi.path + " (" + api.version() + ") sees a world of " +
-                                              std::to_string(api.size(api.world())) + ": it cannot start without " +
-                                              "its mpirun. Start the job with that, or install another MPI");
-    }
-    settle(mpi, job, streams);
-  } catch (const Error& error) {
-    failure = error.what();
-    if (error.kind() == ErrorKind::peer_lost) {  // the other ranks know
-      mpi.broken = failure;
-      throw;
-    }
-  }
-  if (!failure.empty()) mpi.broken = failure;
-  check_outcome(rendezvous, failure);
-  mpi.broken.clear();
-}
-
 // The time within which other failing ranks reach the final barrier. Ranks that hang in a collective never do.
 constexpr std::chrono::milliseconds kGrace{1000};
-
-// The limit of the final barrier if no launcher ends ranks that wait for a lost or a busy one.
-constexpr std::chrono::milliseconds kLossTimeout{5000};
 
 // Waits until all ranks shut down; only then does MPI_Finalize return soon.
 Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
@@ -227,7 +155,7 @@ Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   }
 }
 
-// The same for ranks that no launcher ends while they hang in MPI because another rank has ended.
+// The same for a failing rank, which may hang in MPI because another rank has ended.
 Status abandonable_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
     const auto leave = [&api, comm, limit] { return run_final_barrier(api, comm, limit); };
@@ -308,33 +236,6 @@ Api& start(const MpiJob& job) {
   return *mpi.api;
 }
 
-Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks) {
-  const auto& rendezvous = job.rendezvous.value();
-  State& mpi = state();
-  const std::scoped_lock lock(mpi.mutex);
-  const bool opened = mpi.api != nullptr;
-  const auto mine = state_of_rank(mpi, job);
-  Agreed agreed;
-  try {
-    agreed = agree(rendezvous, mine);
-  } catch (...) {
-    if (!opened) mpi.api.reset();
-    throw;
-  }
-  ranks = agreed.ranks;
-  if (!ranks.empty()) return *mpi.api;
-  initialize_by_rendezvous(mpi, job, agreed.world);
-  mpi.world = agreed.world;
-  const auto duplicate = [api = mpi.api.get()] { return api->duplicate(api->world()); };
-  try {
-    own(mpi, run_abandonable<Comm>(duplicate, rendezvous.liveness, {.limit = job.start_timeout}));
-  } catch (const Error& error) {
-    mpi.broken = error.what();
-    throw;
-  }
-  return *mpi.api;
-}
-
 Comm communicator_of(Api& api, const std::vector<int>& selection) {
   const auto world = api.world();
   const int size = api.size(world);
@@ -343,19 +244,7 @@ Comm communicator_of(Api& api, const std::vector<int>& selection) {
   return api.create(world, selection, kSelectionTag);
 }
 
-std::optional<Family> family_in_use() {
-  auto& mpi = state();
-  const std::scoped_lock lock(mpi.mutex);
-  return mpi.api ? std::optional(mpi.api->family()) : std::nullopt;
-}
-
 SendGuard& sends() { return state().sends; }
-
-bool has_no_mpirun() {
-  auto& mpi = state();
-  const std::scoped_lock lock(mpi.mutex);
-  return mpi.launcher != nullptr;
-}
 
 void mark_broken(const std::string& why) {
   auto& mpi = state();
@@ -396,20 +285,18 @@ bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   if (!mpi.api || mpi.initialized_by != getpid() || !mpi.broken.empty() || mpi.api->finalized()) return true;
   mpi::Api& api = *mpi.api;
   const bool failing = exit_code != 0;
-  const bool alone = mpi.launcher != nullptr;
-  if (alone) limit = std::min(limit, mpi::kLossTimeout);
   const auto barrier_limit = failing ? std::min(limit, mpi::kGrace) : limit;
   // A send to a rank that has ended, or that is outside MPI, may not return from MPI.
   const auto lost = mpi.sends.status();
-  const auto left = !lost.ok()         ? lost
-                    : alone || failing ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
-                                       : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
+  const auto left = !lost.ok() ? lost
+                    : failing  ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
+                               : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
   if (left.ok()) {
     mpi::end_channels(mpi.closing_channels);
     return mpi::finalize_within(api, limit);
   }
-  if (!failing) log(alone ? LogLevel::info : LogLevel::warning, "ending without MPI_Finalize: " + left.text());
-  if (failing && !alone) {
+  if (!failing) log(LogLevel::warning, "ending without MPI_Finalize: " + left.text());
+  if (failing) {
     // The barrier takes this time otherwise.
     if (!lost.ok()) std::this_thread::sleep_for(mpi::kGrace);
     mpi::end_process(api, mpi.is_reported, exit_code);

@@ -1,7 +1,6 @@
 // Manages the MPI of this process, which is opened and initialized once and used by all its sessions in turn.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,22 +16,10 @@ namespace perseus::mpi {
 // Error(unavailable | transport).
 Api& start(const MpiJob& job);
 
-// The same for ranks that no mpirun has started (`job.rendezvous`). If these ranks have been in one MPI world before,
-// `ranks` becomes their ranks there; it is empty for all ranks in order. Throws the same Error(unavailable) on all
-// ranks, and what the exchange throws.
-Api& start_by_rendezvous(const MpiJob& job, std::vector<int>& ranks);
-
-// Returns the family of the open library.
-std::optional<Family> family_in_use();
-
 // Returns the guard of this process's sends.
 SendGuard& sends();
 
-// Returns true if these ranks were started without an mpirun, which would end those that wait for a lost one.
-bool has_no_mpirun();
-
-// Marks MPI as unusable in this process, for ranks without an mpirun: MPI cannot continue after the loss of a rank, and
-// a thread may still wait in it.
+// Marks MPI as unusable in this process, because a thread may still wait in it.
 void mark_broken(const std::string& why);
 
 // Makes a communicator of these ranks of the world, or of all ranks if the list is empty. Collective over them.

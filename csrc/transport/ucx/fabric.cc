@@ -108,7 +108,7 @@ std::unique_ptr<Fabric> make_ucx_fabric(Bootstrap& bootstrap, Liveness& liveness
     if (!job.watched && bootstrap.rank() == 0) {
       throw Error(ErrorKind::unavailable,
                   "PERSEUS_HEARTBEAT_TIMEOUT is 0 on rank 0, and nothing else notices a lost host over UCX; give the "
-                  "seconds after which a host is lost, up to 300000, or PERSEUS_HOST_TRANSPORT=mpi");
+                  "seconds after which a host is lost, up to 300000");
     }
     return std::make_shared<Connections>(open(job.library), job.connections);
   });

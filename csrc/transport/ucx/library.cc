@@ -44,13 +44,12 @@ void find(Function*& function, const OpenedLibrary& library, const char* name) {
 }
 
 Library load(const LibraryPaths& paths) {
-  const auto opened =
-      open_library({.title = "UCX",
-                    .file = "libucp.so.0",
-                    .setting = "PERSEUS_UCX_LIBRARY",
-                    .remedy = "Install it with `pip install 'perseus-like[ucx]'` or `apt install libucx0`",
-                    .folders = below_site_packages(paths.python_prefix, "libucx/lib")},
-                   paths.given, prepare);
+  const auto opened = open_library({.title = "UCX",
+                                    .file = "libucp.so.0",
+                                    .setting = "PERSEUS_UCX_LIBRARY",
+                                    .remedy = "Install it",
+                                    .folders = below_site_packages(paths.python_prefix, "libucx/lib")},
+                                   paths.given, prepare);
   Library library;
   library.path = opened.path;
   auto& call = library.call;
