@@ -20,8 +20,7 @@ namespace {
 // What to do if neither UCX nor MPI can connect the hosts.
 constexpr const char* kRemedy =
     ". Without MPI, all hosts need UCX (`pip install 'perseus-like[ucx]'` or `apt install libucx0`). For MPI, start "
-    "the "
-    "job with an mpirun: mpirun, `srun --mpi=pmi2` or `perseusrun --mpi`";
+    "the job with an mpirun: mpirun, `srun --mpi=pmi2` or `perseusrun --mpi`";
 
 std::unique_ptr<Fabric> connect_host(const std::string& address, const Topology& topology, Liveness& liveness,
                                      const FabricOptions& options) {
