@@ -17,7 +17,7 @@ namespace perseus {
 
 namespace {
 
-// What to do if neither UCX nor MPI can connect the hosts.
+// Says what to do if neither UCX nor MPI can connect the hosts.
 constexpr const char* kRemedy =
     ". Without MPI, all hosts need UCX (`pip install 'perseus-like[ucx]'` or `apt install libucx0`). For MPI, start "
     "the job with an mpirun: mpirun, `srun --mpi=pmi2` or `perseusrun --mpi`";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 
 from perseus_like.launch.event_loop import EventLoop
@@ -21,7 +22,7 @@ def test_a_source_that_is_forgotten_is_not_served() -> None:
 
     for number, (source, end) in enumerate(pairs):
         end.send(b".")
-        loop.watch(source, lambda number=number: serve(number))
+        loop.watch(source, functools.partial(serve, number))
     loop.wait(1.0)
     assert len(served) == 1
     loop.close()
