@@ -43,7 +43,8 @@ for number in range(100):
 print("read", sys.stdin.read())
 """
 
-# Each rank has a child, as a data loader has. PERSEUS_HEARTBEAT_TIMEOUT is the launcher's alone.
+# Each rank has a child, as a data loader has. PERSEUS_HEARTBEAT_TIMEOUT is the launcher's alone. Ranks are connected
+# before they say that they are up: UCX 1.20 may abort a process if its peer ends while they connect.
 LOOP = """
 import os, subprocess, sys
 import numpy as np
@@ -52,6 +53,7 @@ import perseus_like.numpy as hvd
 os.environ.pop("PERSEUS_HEARTBEAT_TIMEOUT", None)
 hvd.init()
 child = subprocess.Popen(["sleep", "1000"])
+hvd.allreduce(np.ones(1 << 16), name="gradient")
 print("up", hvd.rank(), os.getpid(), flush=True)
 while True:
     hvd.allreduce(np.ones(1 << 16), name="gradient")
