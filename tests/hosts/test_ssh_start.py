@@ -68,8 +68,8 @@ import perseus_like.numpy as hvd
 
 hvd.init()
 child = subprocess.Popen(["sleep", "1000"])
-print("up", hvd.rank(), os.getpid(), flush=True)
 try:
+    print("up", hvd.rank(), os.getpid(), flush=True)
     time.sleep(1000)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
