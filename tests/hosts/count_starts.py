@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.job import LIMIT_SECONDS
 
+from .conftest import UCX_LIBRARY
 from .network_test_bed import NetworkTestBed
 from .slurm_cluster import slurm_cluster
 
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
+    os.environ.setdefault("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY))
     for kind in options.kinds:
         right = 0
         begin = time.monotonic()
