@@ -170,7 +170,7 @@ class Results {
   bool direct() const { return direct_; }
   std::byte* at(Range part) const { return memory_ + offset(part.begin, width_); }
 
-  // Receives the first `segments` segments. What arrives before its receive is posted would be copied once more.
+  // Posts the receives of the first `segments` segments. What arrives before that is copied once more.
   void receive(std::int64_t segments) {
     const int size = communicator_.size(), rank = communicator_.rank();
     for (; expected_ < segments; ++expected_) {
