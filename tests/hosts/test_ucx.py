@@ -65,6 +65,21 @@ except hvd.PeerLostError as error:
     print(f"raised {error}", flush=True)
 """
 
+CONNECTS_WHEN_TOLD = """
+import pathlib, time
+import numpy as np
+import perseus_like.numpy as hvd
+
+hvd.init()
+print("up", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.001)
+try:
+    hvd.allreduce(np.ones(1 << 18), name="gradient")
+except hvd.PeerLostError as error:
+    print(f"raised {error}", flush=True)
+"""
+
 REMEDY = (
     "Without MPI, all hosts need UCX (`pip install 'perseus-like[ucx]'` or `apt install libucx0`). For MPI, start the "
     "job with an mpirun: mpirun, `srun --mpi=pmi2` or `perseusrun --mpi`"
@@ -131,6 +146,21 @@ def test_the_others_live_on_when_a_host_is_lost(test_beds: TestBeds, tmp_path: P
     outputs = outputs_of(ranks)
     assert [rank.returncode for rank in ranks[:2]] == [0, 0], outputs
     assert all("raised" in output and "rank 2 on h3" in output for output in outputs[:2]), outputs
+
+
+def test_a_cut_before_ranks_are_connected(test_beds: TestBeds, tmp_path: Path) -> None:
+    """A rank that waits in connect() notices nothing for two minutes."""
+    test_bed = test_beds(2)
+    ranks = start(test_bed, CONNECTS_WHEN_TOLD, tmp_path, 2, variables={"PERSEUS_HEARTBEAT_TIMEOUT": "2"})
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert "up\n" in iter(rank.stdout.readline, "")
+    test_bed.cut_between("h1", "h2")
+    (tmp_path / "go").touch()
+    outputs = outputs_of(ranks)
+    assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(outputs)
+    for output, host in zip(outputs, ("h2", "h2", "h1", "h1"), strict=True):
+        assert re.search(rf"raised allreduce 'gradient': rank \d on {host} does not answer", output), outputs
 
 
 def test_a_host_without_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ void prepare(const std::string& libucp) {
   set_unless_given("UCX_LOG_FILE", "stderr");  // the standard output is the program's
   // With receives of 64 KiB, the default, 64 MiB take a quarter longer. UCX 1.13 reads it from the environment only.
   set_unless_given("UCX_TCP_RX_SEG_SIZE", "512k");
+  // A rank that waits in connect() for a host that is cut off would notice nothing for two minutes.
+  set_unless_given("UCX_TCP_CONN_NB", "y");
   const auto folder = std::filesystem::path(libucp).parent_path();
   if (folder.empty()) return;
   for (const char* file : {"libucm.so.0", "libucs.so.0", "libuct.so.0"}) {
