@@ -83,14 +83,17 @@ def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) 
     return test_bed.perseusrun(slots, *options)
 
 
-@pytest.fixture
-def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
+@pytest.fixture(params=["--mpi", pytest.param("--gloo", marks=pytest.mark.slow)])
+def on_hosts(request: pytest.FixtureRequest, tmp_path: Path, to_end: OnHosts) -> OnHosts:
     """Returns a function that runs a program to its end.
 
     `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
-    rank<N>.txt. Mpirun starts the ranks; the fixture skips the test if there is none.
+    rank<N>.txt. Mpirun starts the ranks, or the remote shell does, and UCX connects them. The fixture skips the test if
+    what it needs is not there.
     """
-    if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
+    if request.param == "--gloo":
+        request.getfixturevalue("ucx")
+    elif shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
 
     def run(
@@ -99,7 +102,9 @@ def on_hosts(tmp_path: Path, to_end: OnHosts) -> OnHosts:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         slots = dict(zip(test_bed.hosts, ranks, strict=True))
-        return to_end([*test_bed.perseusrun(slots, "--mpi", *options), sys.executable, file], tmp_path, **environment)
+        return to_end(
+            [*test_bed.perseusrun(slots, request.param, *options), sys.executable, file], tmp_path, **environment
+        )
 
     return run
 
