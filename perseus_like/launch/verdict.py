@@ -78,11 +78,15 @@ class Witness:
             error = next((line for line in lines if line and not line.startswith(" ")), "")
         return error.splitlines()[0] if error else ""
 
-    def account(self) -> list[str]:
-        """Returns the lines that say why the process has failed: its exception, or what it wrote last to stderr."""
+    def account(self, is_named: bool = False) -> list[str]:
+        """Returns the lines that say why the process has failed: its exception, or what it wrote last to stderr.
+
+        If the reader already has the exception's first line (`is_named`), that line is left out.
+        """
         lines = []
         if self.record and self.record.error:
-            lines = [line for part in (*self.record.frames, self.record.error) for line in part.splitlines()]
+            error = self.record.error.splitlines()[int(is_named) :]
+            lines = [*(line for frame in self.record.frames for line in frame.splitlines()), *error]
         elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
         section = about(self.record.error) if self.record else None
@@ -215,11 +219,11 @@ class Verdict:
             key = (failure.how, summary) if failure.witness.rank is not None else id(failure)
             groups.setdefault(key, []).append(failure)
         together = next(group for group in groups.values() if self.first in group)
-        first, account = self.first, self.first.witness.account()
+        first = self.first
         if 1 < size == len(_ranks(together)):
             error = _OWN_CLASS.sub("", first.witness.summary(), count=1) or f"each {first.how}"
-            return [Line(f"all {size} ranks failed: {error}", account, is_failure=True)]
+            return [Line(f"all {size} ranks failed: {error}", first.witness.account(is_named=True), is_failure=True)]
         others = [Line(f"after that, {_of_all(group)}") for group in groups.values() if group is not together]
         before = [Line(_of_all(together), is_failure=True)] if others and not is_known else []
         who = first.who if len(together) == 1 else f"each of ranks {ranges(_ranks(together))}"
-        return [*before, *others, Line(f"first failure: {who} {first.how}", account, is_failure=True)]
+        return [*before, *others, Line(f"first failure: {who} {first.how}", first.witness.account(), is_failure=True)]
