@@ -18,8 +18,8 @@ from pathlib import Path
 from perseus_like.launch.options import make_parser
 
 ROOT = Path(__file__).parents[2].resolve()
-# A reader who searches the words of an error wants to know what to do.
-FRONT_MATTER = {"docs/troubleshooting.md": "---\nsearch:\n  boost: 10\n---\n\n"}
+# A reader who searches the words of an error wants to know what to do, and seldom why something was decided.
+BOOSTS = {"docs/troubleshooting.md": 10, "docs/decisions/": 0.2, "tests/": 0.2}
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -55,9 +55,16 @@ def stage(page: Path, to: Path) -> None:
             shutil.copyfile(target, copy)
         return found[1] + staged_name(link) + found[3]
 
-    copy = to / staged_name(page.relative_to(ROOT).as_posix())
+    name = page.relative_to(ROOT).as_posix()
+    copy = to / staged_name(name)
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(FRONT_MATTER.get(page.relative_to(ROOT).as_posix(), "") + LINK.sub(replaced, page.read_text()))
+    copy.write_text(front_matter(name) + LINK.sub(replaced, page.read_text()))
+
+
+def front_matter(name: str) -> str:
+    """Returns the head of a page, which says how important it is in a search."""
+    boosts = [boost for start, boost in BOOSTS.items() if name.startswith(start)]
+    return f"---\nsearch:\n  boost: {boosts[0]}\n---\n\n" if boosts else ""
 
 
 def write_launcher_page(to: Path) -> None:
@@ -87,6 +94,7 @@ def main(to: Path) -> None:
     for page in documents():
         stage(page, to)
     write_launcher_page(to)
+    shutil.copy(Path(__file__).with_name("site.css"), to)
 
 
 if __name__ == "__main__":
