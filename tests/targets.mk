@@ -190,11 +190,11 @@ fuzz: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/cmake --build build/fuzz --target perseus_fuzzers
 	$(BIN)/python tests/fuzz/run_fuzzers.py build/fuzz $(FUZZ_SECONDS) $(FUZZ)
 
-# What the negotiation costs at 64 to 4,096 ranks: the table of docs/scale.md.
+# What a job of 64 to 4,096 ranks costs: the tables and the picture of docs/scale.md. Needs 4 GiB of memory.
 scale: $(STAMPS)/package
 	$(call configure_tests,build/core) >build/configure.log || { cat build/configure.log; exit 1; }
 	$(BIN)/cmake --build build/core --target perseus_scale
-	build/core/tests/scale/perseus_scale 64 256 1024 4096
+	$(BIN)/python tests/scale/report.py build/core/tests/scale/perseus_scale
 
 # The shared-memory transport alone, without engine and Python.
 bench-transport: $(STAMPS)/package
