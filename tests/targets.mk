@@ -1,6 +1,6 @@
 # Tests that only some changes need, the environments that they run in, and the parts of `make test` and `make lint`.
 
-.PHONY: environments quick-environments quick-tests pytest cpp-tests torch-tests test-torch-versions torch-selection test-hosts test-mutations \
+.PHONY: environments quick-environments quick-tests pytest cpp-tests torch-tests test-torch-versions torch-selection test-hosts test-hosts-without-mpi test-mutations \
 	test-restarts test-gpu check-gpu-headers check-ptx test-clients test-rapidformer test-debian test-oneccl sanitize sanitize-address \
 	sanitize-thread fuzz bench-transport scale lint-python lint-cxx lint-types lint-tidy
 
@@ -53,6 +53,13 @@ pytest: $(STAMPS)/test $(STAMPS)/package quick-environments
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
 test-hosts: $(STAMPS)/test $(STAMPS)/package
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)
+
+# The same where no MPI is installed, so that UCX connects the hosts (needs root): MPI's files are hidden by a layer over .venv.
+test-hosts-without-mpi: $(STAMPS)/test $(STAMPS)/package
+	layer=$$(mktemp -d) && mkdir $$layer/upper $$layer/work && unshare --mount bash -c '\
+		mount -t overlay overlay -o lowerdir=$(VENV),upperdir='$$layer'/upper,workdir='$$layer'/work $(VENV) && \
+		rm -r $(VENV)/lib/libmpi* $(VENV)/bin/mpi* $(BIN)/../lib/python*/site-packages/mpi4py && \
+		exec $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)'; code=$$?; rm -r $$layer; exit $$code
 
 # Undoes the mends of 20 past defects, one at a time, in a copy of the sources: tests must find each of them.
 test-mutations: $(STAMPS)/test $(STAMPS)/package $(STAMPS)/environment-mxnet

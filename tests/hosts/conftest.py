@@ -84,17 +84,26 @@ def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) 
 
 
 @pytest.fixture(params=["--mpi", pytest.param("--gloo", marks=pytest.mark.slow)])
-def on_hosts(request: pytest.FixtureRequest, tmp_path: Path, to_end: OnHosts) -> OnHosts:
-    """Returns a function that runs a program to its end.
+def transport(request: pytest.FixtureRequest) -> str:
+    """Returns perseusrun's option with which mpirun starts the ranks, or the remote shell does and UCX connects them.
 
-    `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
-    rank<N>.txt. Mpirun starts the ranks, or the remote shell does, and UCX connects them. The fixture skips the test if
-    what it needs is not there.
+    It skips the test if what the option needs is not there.
     """
-    if request.param == "--gloo":
+    option: str = request.param
+    if option == "--gloo":
         request.getfixturevalue("ucx")
     elif shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
+    return option
+
+
+@pytest.fixture
+def on_hosts(transport: str, tmp_path: Path, to_end: OnHosts) -> OnHosts:
+    """Returns a function that runs a program to its end.
+
+    `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
+    rank<N>.txt.
+    """
 
     def run(
         test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, **environment: str
@@ -102,9 +111,7 @@ def on_hosts(request: pytest.FixtureRequest, tmp_path: Path, to_end: OnHosts) ->
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         slots = dict(zip(test_bed.hosts, ranks, strict=True))
-        return to_end(
-            [*test_bed.perseusrun(slots, request.param, *options), sys.executable, file], tmp_path, **environment
-        )
+        return to_end([*test_bed.perseusrun(slots, transport, *options), sys.executable, file], tmp_path, **environment)
 
     return run
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import UCX_LIBRARY, OnHosts, TestBeds, launch_line
+from .conftest import OnHosts, TestBeds, launch_line
 from .network_test_bed import NetworkTestBed
 
 # A host counts as lost after this number of seconds without an answer.
@@ -108,14 +108,9 @@ def _line_of(pid: int) -> str:
 Start = Callable[..., Job]
 
 
-@pytest.fixture(params=["--mpi", pytest.param("--gloo", marks=pytest.mark.slow)])
-def start(test_beds: TestBeds, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Returns a function that runs a program by perseusrun, two ranks per host, and waits until all have started.
-
-    The ranks start through mpirun, and in turn over the remote shell.
-    """
-    if request.param == "--gloo" and not UCX_LIBRARY.exists():
-        pytest.skip("no UCX of MPICH's wheel beside this Python")
+@pytest.fixture
+def start(test_beds: TestBeds, tmp_path: Path, transport: str) -> Iterator[Start]:
+    """Returns a function that runs a program by perseusrun, two ranks per host, and waits until all have started."""
     started: list[subprocess.Popen[str]] = []
 
     def start(program: str, hosts: int = 2, **environment: str) -> Job:
@@ -123,13 +118,12 @@ def start(test_beds: TestBeds, tmp_path: Path, request: pytest.FixtureRequest) -
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
         process = subprocess.Popen(
-            [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2), request.param), sys.executable, str(file)],
+            [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2), transport), sys.executable, str(file)],
             cwd=tmp_path,
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
                 "PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT),
-                "PERSEUS_UCX_LIBRARY": str(UCX_LIBRARY),
                 **environment,
             },
             stdin=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ def test_streams_cost_little_memory(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_hosts", ["--mpi"], indirect=True)
+@pytest.mark.parametrize("transport", ["--mpi"], indirect=True)
 def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
     world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
