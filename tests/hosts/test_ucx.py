@@ -146,6 +146,7 @@ def test_the_others_live_on_when_a_host_is_lost(test_beds: TestBeds, tmp_path: P
     outputs = outputs_of(ranks)
     assert [rank.returncode for rank in ranks[:2]] == [0, 0], outputs
     assert all("raised" in output and "rank 2 on h3" in output for output in outputs[:2]), outputs
+    assert "UCX " not in "".join(outputs), "UCX has nothing to say about it"
 
 
 def test_a_cut_before_ranks_are_connected(test_beds: TestBeds, tmp_path: Path) -> None:

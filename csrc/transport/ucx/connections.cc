@@ -173,7 +173,15 @@ void Connections::close(Stream& stream, std::chrono::steady_clock::time_point un
     if (!closing.empty() && call.worker_arm(stream.worker) == kOk) poll(&entry, 1, kCloseLookMs);
   }
   stream.peers.clear();
-  advance(stream);  // UCX warns of messages that nobody has taken
+  advance(stream);
+  // UCX warns of messages that nobody has taken, as after a lost rank.
+  ReceivedTag about;
+  RequestParam nothing;
+  nothing.mask = RequestParam::kMemoryType;
+  while (Message message = call.tag_probe(stream.worker, 0, 0, 1, &about)) {
+    void* request = call.tag_msg_recv(stream.worker, nullptr, 0, message, &nothing);
+    if (is_request(request)) call.request_free(request);
+  }
   call.worker_destroy(stream.worker);
 }
 
