@@ -1,15 +1,16 @@
 #include "stall/missing_rank_query.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "control/serialization.h"
 
 namespace perseus {
 namespace {
 
-// Limits the ranks in an answer, so that it fits into a message of a watch connection.
-constexpr std::size_t kMostUnconnected = 32;
+// Limits the runs of ranks in an answer, so that it fits into a message of a watch connection.
+constexpr std::size_t kMostRuns = 24;
+
+// The places of Query::known.
+constexpr std::size_t kReached = 0, kBehind = 1, kUnreachable = 2;
 
 // A longer time in an answer is malformed.
 constexpr std::chrono::milliseconds kLongestRoundTrip = std::chrono::hours(24);
@@ -33,7 +34,7 @@ MissingRankQuery::MissingRankQuery(int rank, std::vector<int> parents, HowFar ho
 void MissingRankQuery::set_neighbours(const std::vector<int>& ranks) {
   std::erase_if(neighbours_, [&](int rank) {
     if (std::ranges::find(ranks, rank) != ranks.end()) return false;
-    if (unconnected_.size() < kMostUnconnected) unconnected_.add(rank);
+    unconnected_.add(rank);
     return true;
   });
 }
@@ -50,17 +51,29 @@ Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, in
 }
 
 void MissingRankQuery::ask(const ProgressPoint& point, const RankSet& members, Clock::time_point now, bool last) {
-  if (const auto found = other_queries_.find(point); found != other_queries_.end() && now < found->second.until) return;
-  if (!polls_.try_emplace(point, Poll{.members = members, .left = timeout_, .last = last}).second) return;
+  if (const auto found = queries_.find(point); found != queries_.end() && now < found->second.until) return;
   forward(begin_message(Kind::question, point, rank_).take(), rank_);
-  record_answer(point, rank_, Progress::reached, unconnected_, slowest_round_trip(rank_));
+  begin(point, {.asker = rank_, .members = members, .left = timeout_, .asked = timeout_, .last = last}, kReached);
+}
+
+// Starts this rank's part of a query whose question is sent.
+void MissingRankQuery::begin(const ProgressPoint& point, Query query, std::size_t own_state) {
+  for (const int rank : neighbours_) {
+    if (rank != query.towards) query.awaited.add(rank);
+  }
+  query.known[own_state].add(rank_);
+  query.known[kUnreachable] = unconnected_;
+  measure(query);
+  auto& begun = queries_[point] = std::move(query);
+  report(point, begun);
 }
 
 void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_point now) {
   const auto require = [](bool is_well_formed) {
     if (is_well_formed) return;
     throw Error(ErrorKind::transport,
-                "missing-rank query: a message from another rank is malformed; check that all ranks run the same "
+                "missing-rank query: a message from another rank is malformed; "
+                "check that all ranks run the same "
                 "version of perseus_like");
   };
   const auto are_ranks = [&](const RankSet& ranks) { return ranks.empty() || is_rank(ranks.runs().back().end - 1); };
@@ -71,29 +84,37 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
   const int asker = message.small_number();
   require(kind <= static_cast<std::uint64_t>(Kind::verdict) && is_rank(asker));
   switch (static_cast<Kind>(kind)) {
-    case Kind::question: return receive_question(from, point, asker, bytes, now);
+    case Kind::question: require(asker != rank_); return receive_question(from, point, asker, bytes, now);
     case Kind::answer: {
-      if (asker != rank_) return send_towards(asker, std::string(bytes));
-      const int rank = message.small_number();
-      const auto progress = message.number() == 0 ? Progress::reached : Progress::behind;
-      const auto unreachable = message.ranks();
+      const auto state = message.number();
+      const auto ranks = message.ranks();
       const auto round_trip = message.number();
-      require(is_rank(rank) && are_ranks(unreachable) &&
+      const bool is_complete = message.number() != 0;
+      require(state <= kUnreachable && are_ranks(ranks) &&
               round_trip <= static_cast<std::uint64_t>(kLongestRoundTrip.count()));
-      return record_answer(point, rank, progress, unreachable, std::chrono::milliseconds(round_trip));
+      const auto found = queries_.find(point);
+      if (found == queries_.end() || found->second.asker != asker) return;
+      auto& query = found->second;
+      if (asker != rank_ && query.towards < 0) return;
+      query.known[state].add(ranks);
+      auto& slowest = query.round_trips[from];
+      slowest = std::max(slowest, std::chrono::milliseconds(round_trip));
+      if (is_complete) query.awaited.remove({from});
+      return report(point, query);
     }
     case Kind::superseded: {
       if (asker != rank_) return send_towards(asker, std::string(bytes));
       const int lower = message.small_number();
       require(is_rank(lower));
-      if (polls_.erase(point) > 0) other_queries_.try_emplace(point, Other{lower, now + 2 * timeout_});
+      const auto found = queries_.find(point);
+      if (found != queries_.end() && found->second.asker == rank_) {
+        found->second = {.asker = lower, .until = now + 2 * timeout_};
+      }
       return;
     }
     case Kind::verdict: {
-      if (const auto found = other_queries_.find(point);
-          found != other_queries_.end() && found->second.asker == asker) {
-        other_queries_.erase(found);
-      }
+      const auto found = queries_.find(point);
+      if (asker != rank_ && found != queries_.end() && found->second.asker == asker) queries_.erase(found);
       Verdict verdict{point, asker, message.ranks(), message.ranks(), message.small_number(), message.number() != 0};
       require(are_ranks(verdict.silent) && are_ranks(verdict.behind));
       verdicts_.push_back(std::move(verdict));
@@ -104,74 +125,114 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
 
 void MissingRankQuery::receive_question(int from, const ProgressPoint& point, int asker, std::string_view bytes,
                                         Clock::time_point now) {
-  if (const int lower = lower_asker(point, asker, now); lower >= 0) {
+  const auto known = queries_.find(point);
+  const bool is_known = known != queries_.end() && now < known->second.until;
+  if (is_known && known->second.asker < asker) {
     auto superseded = begin_message(Kind::superseded, point, asker);
-    superseded.signed_number(lower);
+    superseded.signed_number(known->second.asker);
     return send_towards(asker, superseded.take());
   }
-  polls_.erase(point);
-  const auto known = other_queries_.find(point);
-  const bool answered = known != other_queries_.end() && known->second.asker == asker && now < known->second.until;
-  // The verdict comes here, too, unless the rank that asked is lost before.
-  other_queries_[point] = {asker, now + 2 * timeout_};
   forward(std::string(bytes), from);
-  const auto round_trip = slowest_round_trip(from);
-  if (answered && round_trip == std::chrono::milliseconds(0)) return;
-  auto answer = begin_message(Kind::answer, point, asker);
-  answer.signed_number(rank_);
-  answer.number(static_cast<std::uint64_t>(how_far_(point)));
-  answer.ranks(unconnected_);
-  answer.number(static_cast<std::uint64_t>(round_trip.count()));
-  send_towards(asker, answer.take());
+  const auto until = now + 2 * timeout_;
+  if (is_known && known->second.asker == asker && known->second.towards >= 0) {
+    auto& query = known->second;
+    query.until = until;
+    query.is_urgent = true;
+    measure(query);
+    return report(point, query);
+  }
+  // The verdict comes here, too, unless the rank that asked is lost before.
+  begin(point, {.asker = asker, .until = until, .towards = from},
+        how_far_(point) == Progress::reached ? kReached : kBehind);
 }
 
-// Returns the rank below `asker` whose query for the same point is in progress here, or −1.
-int MissingRankQuery::lower_asker(const ProgressPoint& point, int asker, Clock::time_point now) const {
-  if (polls_.contains(point)) return rank_ < asker ? rank_ : -1;
-  const auto found = other_queries_.find(point);
-  return found != other_queries_.end() && now < found->second.until && found->second.asker < asker ? found->second.asker
-                                                                                                   : -1;
+RankSet MissingRankQuery::Query::answered() const {
+  auto ranks = known[kReached];
+  ranks.add(known[kBehind]);
+  return ranks;
+}
+
+// Returns the slowest round trips on a way from this rank through the ranks behind it, one after the other.
+std::chrono::milliseconds MissingRankQuery::Query::round_trip() const {
+  std::chrono::milliseconds behind{0};
+  for (const auto& [neighbour, time] : round_trips) behind = std::max(behind, time);
+  return std::min(own_round_trip + behind, kLongestRoundTrip);
+}
+
+// Completes this rank's own query once all members have answered. Sends the answers to another rank's query on, if
+// those of all ranks behind this one are here or the rank that asks cannot wait for them. May remove the query.
+void MissingRankQuery::report(const ProgressPoint& point, Query& query) {
+  if (query.asker != rank_) {
+    if (query.awaited.empty() || query.is_urgent) send_answers(point, query);
+    return;
+  }
+  auto others = query.members;
+  others.remove(query.answered());
+  if (!others.empty()) return;
+  finish(point, query);
+  queries_.erase(ProgressPoint(point));  // `point` may be a part of the query
+}
+
+// Sends what was not sent before.
+void MissingRankQuery::send_answers(const ProgressPoint& point, Query& query) {
+  const bool is_complete = query.awaited.empty();
+  const auto round_trip = query.round_trip();
+  const auto send = [&](std::size_t state, const RankSet& ranks, bool is_last) {
+    auto answer = begin_message(Kind::answer, point, query.asker);
+    answer.number(state);
+    answer.ranks(ranks);
+    answer.number(static_cast<std::uint64_t>(round_trip.count()));
+    answer.number(is_complete && is_last ? 1 : 0);
+    outgoing_.push_back({query.towards, answer.take()});
+  };
+  bool any = round_trip > query.sent_round_trip || (is_complete && !std::exchange(query.is_complete, true));
+  query.sent_round_trip = std::max(query.sent_round_trip, round_trip);
+  // The ranks that have reached the point come last, with this rank's own answer.
+  for (const auto state : {kUnreachable, kBehind, kReached}) {
+    auto news = query.known[state];
+    news.remove(std::exchange(query.sent[state], query.known[state]));
+    RankSet part;
+    for (const auto& run : news.runs()) {
+      if (part.runs().size() == kMostRuns) send(state, std::exchange(part, {}), false);
+      part.add_run(run);
+    }
+    const bool is_last = state == kReached;
+    if (!part.empty() || (is_last && any)) send(state, part, is_last);
+  }
 }
 
 void MissingRankQuery::look(Clock::time_point now) {
   const auto passed = std::clamp<Clock::duration>(now - looked_, Clock::duration::zero(), timeout_ / 8);
   looked_ = now;
-  std::erase_if(other_queries_, [&](const auto& each) { return each.second.until <= now; });
-  for (auto& [point, poll] : polls_) {
-    poll.left -= passed;
-    if (poll.left > Clock::duration::zero()) continue;
-    auto& own = poll.round_trips[rank_];
-    own = std::max(own, slowest_round_trip(rank_));
+  for (auto& [point, query] : queries_) {
+    if (query.asker != rank_) continue;
+    query.left -= passed;
+    if (query.left <= Clock::duration::zero()) measure(query);
   }
-  std::erase_if(polls_, [&](const auto& each) {
-    const bool over = each.second.is_over();
-    if (over) finish(each.first, each.second);
+  std::erase_if(queries_, [&](const auto& each) {
+    const auto& [point, query] = each;
+    if (query.asker != rank_) return query.until <= now;
+    const bool over = query.left + query.round_trip() <= Clock::duration::zero();
+    if (over) finish(point, query);
     return over;
   });
-  // A connection that is slower than before shows it only while a message is on its way. Ranks answer a further
-  // question if they have such a connection.
-  for (auto& [point, poll] : polls_) {
-    if (!round_trip_ || poll.asked - poll.left < timeout_ / 2) continue;
-    poll.asked = poll.left;
+  // To a further question, ranks answer at once what they know, because ranks behind them may be stopped. A connection
+  // that is slower than before shows it only while a message is on its way.
+  for (auto& [point, query] : queries_) {
+    if (query.asker != rank_ || query.asked - query.left < timeout_ / 4) continue;
+    query.asked = query.left;
     forward(begin_message(Kind::question, point, rank_).take(), rank_);
   }
 }
 
-bool MissingRankQuery::Poll::is_over() const {
-  auto all = left;
-  for (const auto& [rank, time] : round_trips) all += time;
-  return all <= Clock::duration::zero();
-}
-
-// Returns the time of the slowest connection to a neighbour other than `except`. It is 0 if that is not slow: the
-// timeout has room for ordinary times, which would add up to minutes for a thousand ranks.
-std::chrono::milliseconds MissingRankQuery::slowest_round_trip(int except) const {
-  using std::chrono::milliseconds;
-  milliseconds slowest{0};
+// Measures the slowest connection to a rank behind this one. Its time is 0 if that is not slow: the timeout has room
+// for ordinary times.
+void MissingRankQuery::measure(Query& query) const {
+  if (!round_trip_) return;
   for (const int rank : neighbours_) {
-    if (round_trip_ && rank != except) slowest = std::max(slowest, round_trip_(rank));
+    const auto time = rank == query.towards ? std::chrono::milliseconds(0) : round_trip_(rank);
+    if (time >= timeout_ / 2) query.own_round_trip = std::max(query.own_round_trip, time);
   }
-  return slowest < timeout_ / 2 ? milliseconds(0) : std::min(slowest, kLongestRoundTrip);
 }
 
 // Sends to all neighbours except `from`.
@@ -193,39 +254,24 @@ int MissingRankQuery::next_hop(int from, int to) const {
   return parents_[static_cast<std::size_t>(from)];
 }
 
-void MissingRankQuery::record_answer(const ProgressPoint& point, int rank, Progress progress,
-                                     const RankSet& unreachable, std::chrono::milliseconds round_trip) {
-  const auto found = polls_.find(point);
-  if (found == polls_.end()) return;
-  auto& poll = found->second;
-  poll.answered.add(rank);
-  if (progress == Progress::behind) poll.behind.add(rank);
-  poll.round_trips[rank] = std::max(poll.round_trips[rank], round_trip);
-  poll.unreachable.add(unreachable);
-  auto others = poll.members;
-  others.remove(poll.answered);
-  if (!others.empty()) return;
-  finish(point, poll);
-  polls_.erase(found);
-}
-
 // Several ranks on the way to a member may be without an answer. Only the nearest of them counts as silent, because
 // nothing is known about those behind it.
-void MissingRankQuery::finish(const ProgressPoint& point, const Poll& poll) {
+void MissingRankQuery::finish(const ProgressPoint& point, const Query& query) {
+  const auto answered = query.answered();
   RankSet silent;
-  auto others = poll.members;
-  others.remove(poll.answered);
+  auto others = query.members;
+  others.remove(answered);
   for (int rank : others.ranks()) {
-    for (int next = next_hop(rank, rank_); !poll.answered.contains(next); next = next_hop(rank, rank_)) rank = next;
-    if (!poll.unreachable.contains(rank)) silent.add(rank);
+    for (int next = next_hop(rank, rank_); !answered.contains(next); next = next_hop(rank, rank_)) rank = next;
+    if (!query.known[kUnreachable].contains(rank)) silent.add(rank);
   }
-  Verdict verdict{.point = point, .asker = rank_, .silent = {}, .behind = {}, .last = poll.last};
-  auto blamed = poll.behind;
+  Verdict verdict{.point = point, .asker = rank_, .silent = {}, .behind = {}, .last = query.last};
+  auto blamed = query.known[kBehind];
   blamed.add(silent);
   std::size_t listed = 0;
   for (const int rank : blamed.ranks()) {
     const bool is_silent = silent.contains(rank);
-    if (!is_silent && !poll.members.contains(rank)) continue;
+    if (!is_silent && !query.members.contains(rank)) continue;
     if (++listed > most_listed_) {
       ++verdict.more;
     } else {

@@ -1,6 +1,8 @@
 // Finds the ranks that keep a request or a running collective from completing.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,13 +32,14 @@ struct ProgressPoint {
 // Says whether a rank has reached a progress point.
 enum class Progress : std::uint8_t { reached, behind };
 
-// Runs missing-rank queries over a tree of connections: a question goes from one rank to all ranks, and their answers
-// come back. A stopped rank cuts off the ranks behind it, so a verdict then names only the stopped rank: nothing is
-// known about the others. The rank that asked sends its verdict to all ranks. Ranks that wait for the same point ask at
-// about the same time; of their queries only that of the lowest rank goes on, so that their number does not multiply
-// the messages. An engine runs queries over its negotiation tree, and the stall watch over the watch connections, which
-// a process serves even while a collective blocks its other threads. No message may be lost, except those to a rank
-// that does not receive. Pure logic; one thread at a time.
+// Runs missing-rank queries over a tree of connections. A question goes from one rank to all ranks. The answers come
+// back on the same way: each rank unites its own with those of the ranks behind it, so that a connection carries one
+// answer. A stopped rank cuts off the ranks behind it, so a verdict then names only the stopped rank: nothing is known
+// about the others. The rank that asked sends its verdict to all ranks. Ranks that wait for the same point ask at about
+// the same time; of their queries only that of the lowest rank goes on, so that their number does not multiply the
+// messages. An engine runs queries over its negotiation tree, and the stall watch over the watch connections, which a
+// process serves even while a collective blocks its other threads. No message may be lost, except those to a rank that
+// does not receive. Pure logic; one thread at a time.
 class MissingRankQuery {
  public:
   using Clock = std::chrono::steady_clock;
@@ -58,8 +61,8 @@ class MissingRankQuery {
   };
 
   // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this
-  // rank has reached a point. A query waits for answers for the time `timeout`, and for the slowest round trip of each
-  // rank on the way if `round_trip` is given. A verdict lists at most `most_listed` ranks.
+  // rank has reached a point. A query waits for answers for the time `timeout`, and for the slowest round trips on the
+  // way if `round_trip` is given. A verdict lists at most `most_listed` ranks.
   MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far, std::chrono::milliseconds timeout,
                    std::size_t most_listed = SIZE_MAX, RoundTrip round_trip = {});
 
@@ -81,7 +84,9 @@ class MissingRankQuery {
   // Returns true while this rank waits for answers. look() ends the queries that have timed out. The time between two
   // calls counts for an eighth of the timeout at most: a rank that does not run, or is in a collective, does not
   // receive answers.
-  bool open() const { return !polls_.empty(); }
+  bool open() const {
+    return std::ranges::any_of(queries_, [this](const auto& each) { return each.second.asker == rank_; });
+  }
   void look(Clock::time_point now);
 
   std::vector<Outgoing> take_messages() { return std::exchange(outgoing_, {}); }
@@ -93,37 +98,42 @@ class MissingRankQuery {
   static constexpr char kMark = 0x7e;
   enum class Kind : std::uint8_t { question, answer, superseded, verdict };
 
-  // A query of this rank that waits for answers.
-  struct Poll {
-    RankSet members;
-    Clock::duration left;  // until the timeout; negative if round trips take longer
-    bool last;
-    RankSet answered = {}, behind = {};
-    RankSet unreachable = {};  // ranks to which a neighbour has no connection
-    // The slowest round trip from each rank to its neighbours, without the one on the way here, as far as known. The
-    // sum is no less than the round trip of any route.
-    std::map<int, std::chrono::milliseconds> round_trips = {};
-    Clock::duration asked = left;  // `left` at the last question
-
-    bool is_over() const;
-  };
-  // A query of another rank.
-  struct Other {
+  // A query of this or of another rank.
+  struct Query {
     int asker;
-    Clock::time_point until;  // the time at which the rank that asked counts as lost
+    Clock::time_point until = Clock::time_point::max();  // of another rank: it counts as lost from then on
+    int towards = -1;        // the neighbour from which the question came; −1: this rank asks, or it has not come yet
+    RankSet awaited = {};    // neighbours that have not answered for all ranks behind them
+    bool is_urgent = false;  // the rank that asks does not wait until all have answered
+    // What is known, and of that what was sent on: ranks that have reached the point, that are behind, and to which a
+    // neighbour has no connection.
+    std::array<RankSet, 3> known = {}, sent = {};
+    std::chrono::milliseconds own_round_trip{0};                // the slowest to a neighbour behind this rank
+    std::map<int, std::chrono::milliseconds> round_trips = {};  // by neighbour: what it has sent of the ways behind it
+    std::chrono::milliseconds sent_round_trip{0};
+    bool is_complete = false;  // the answers of all ranks behind this one were sent
+
+    // Of this rank's own query.
+    RankSet members = {};
+    Clock::duration left{};   // until the timeout; negative if round trips take longer
+    Clock::duration asked{};  // `left` at the last question
+    bool last = false;
+
+    RankSet answered() const;
+    std::chrono::milliseconds round_trip() const;
   };
 
   static Writer begin_message(Kind kind, const ProgressPoint& point, int asker);
   void receive_question(int from, const ProgressPoint& point, int asker, std::string_view bytes, Clock::time_point now);
-  int lower_asker(const ProgressPoint& point, int asker, Clock::time_point now) const;
   void forward(const std::string& bytes, int from);
   void send_towards(int rank, std::string bytes);
   int next_hop(int from, int to) const;
   bool is_rank(int rank) const { return rank >= 0 && rank < static_cast<int>(parents_.size()); }
-  void record_answer(const ProgressPoint& point, int rank, Progress progress, const RankSet& unreachable,
-                     std::chrono::milliseconds round_trip);
-  std::chrono::milliseconds slowest_round_trip(int except) const;
-  void finish(const ProgressPoint& point, const Poll& poll);
+  void begin(const ProgressPoint& point, Query query, std::size_t own_state);
+  void report(const ProgressPoint& point, Query& query);
+  void send_answers(const ProgressPoint& point, Query& query);
+  void measure(Query& query) const;
+  void finish(const ProgressPoint& point, const Query& query);
 
   int rank_;
   std::vector<int> parents_;
@@ -133,8 +143,7 @@ class MissingRankQuery {
   RoundTrip round_trip_;
   std::vector<int> neighbours_;  // in the tree
   RankSet unconnected_;          // further neighbours in the tree
-  std::map<ProgressPoint, Poll> polls_;
-  std::map<ProgressPoint, Other> other_queries_;
+  std::map<ProgressPoint, Query> queries_;
   Clock::time_point looked_{};
   std::vector<Outgoing> outgoing_;
   std::vector<Verdict> verdicts_;

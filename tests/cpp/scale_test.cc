@@ -47,6 +47,16 @@ TEST_P(Scale, AStragglerCostsNoListsOfAllOthers) {
   expect_few_neighbours(found.back());
 }
 
+// Each rank asks, and all but rank 0 are told to wait. To each of its questions, rank 0 gets an answer from each host.
+TEST_P(Scale, AStoppedRankCostsAFewMessagesForEachHost) {
+  const int hosts = hosts_of(GetParam());
+  const auto found = one_stopped_rank(GetParam());
+  EXPECT_LE(found.root.messages(), 8 * hosts);
+  EXPECT_LE(found.other_messages, 8);
+  EXPECT_EQ(found.connections, hosts - 1);
+  EXPECT_EQ(found.other_connections, 1);
+}
+
 // Beside the tree's messages, a channel that is used closes by one to each neighbour, and each of two channels by a
 // barrier.
 TEST_P(Scale, ALeavingRankSendsMessagesToFewRanks) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bootstrap/watch_note.h"
 #include "stall/missing_rank_query.h"
 
 namespace perseus {
@@ -53,6 +54,7 @@ class QueryJob {
       any = false;
       for (int from = 0; from < static_cast<int>(ranks_.size()); ++from) {
         for (const auto& message : at(from).take_messages()) {
+          longest_message = std::max(longest_message, message.bytes.size());
           if (stopped_.contains(message.to)) continue;
           at(message.to).receive(from, message.bytes, start);
           any = true;
@@ -63,9 +65,12 @@ class QueryJob {
     return count;
   }
 
-  // Lets the timeout of the queries of `rank` pass.
+  // Lets the timeout of the queries of `rank` pass. Messages take no time.
   void time_out(int rank) {
-    for (int i = 0; i <= 16; ++i) at(rank).look(start + i * kTimeout / 8);
+    for (int i = 0; i <= 16; ++i) {
+      at(rank).look(start + i * kTimeout / 8);
+      deliver();
+    }
   }
 
   // Returns the verdict of a query of `rank` after its timeout.
@@ -80,6 +85,7 @@ class QueryJob {
   }
 
   const Clock::time_point start = Clock::now();
+  std::size_t longest_message = 0;
 
  private:
   std::set<int> stopped_;
@@ -114,6 +120,39 @@ TEST(MissingRankQuery, AllOtherRanksNameAStoppedRank) {
 TEST(MissingRankQuery, RanksBehindAStoppedRankAreNotBlamed) {
   QueryJob job({2, 3, 5});
   EXPECT_EQ(job.ask(1, job.everybody()).silent, (Ranks{2, 5}));
+}
+
+// One answer for each rank would be thousands of messages through the connections of rank 0.
+TEST(MissingRankQuery, EachConnectionCarriesOneAnswer) {
+  constexpr int kHosts = 32, kPerHost = 8;
+  Parents parents;
+  for (int rank = 0; rank < kHosts * kPerHost; ++rank)
+    parents.push_back(rank % kPerHost == 0 ? 0 : rank - rank % kPerHost);
+  parents[0] = -1;
+  for (const int asker : {0, 8, 9}) {
+    QueryJob job({}, {77}, parents);
+    job.at(asker).ask(kPoint, job.everybody(), job.start);
+    EXPECT_LE(job.deliver(), 4 * (kHosts * kPerHost - 1))
+        << "a question, an answer in two parts at most, and a verdict";
+    EXPECT_EQ(job.at(asker).take_verdicts().at(0).behind, Ranks{77});
+  }
+}
+
+// The ranks of each host are every 32nd here, so that a host's ranks are no run of ranks.
+TEST(MissingRankQuery, AnAnswerFitsIntoAMessageOfTheWatch) {
+  constexpr int kHosts = 32, kPerHost = 64;
+  Parents parents;
+  std::set<int> behind;
+  for (int rank = 0; rank < kHosts * kPerHost; ++rank) {
+    parents.push_back(rank < kHosts ? 0 : rank % kHosts);
+    if (rank % 3 == 0) behind.insert(rank);
+  }
+  parents[0] = -1;
+  QueryJob job({}, behind, parents);
+  job.at(1).ask({.engine = ~std::uint64_t{0}, .number = 1 << 30}, job.everybody(), job.start);
+  job.deliver();
+  EXPECT_LE(job.longest_message, WatchNote::kText);
+  EXPECT_EQ(job.at(1).take_verdicts().at(0).more, static_cast<int>(behind.size() - kMostListed));
 }
 
 TEST(MissingRankQuery, ARankThatIsBehindIsNamed) {

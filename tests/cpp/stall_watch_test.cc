@@ -108,6 +108,12 @@ TEST(StallWatch, NoRankIsBlamedForALongCollective) {
   }
 }
 
+TEST(StallWatch, NoRankIsBlamedForACollectiveOfAMinute) {
+  WatchedHost host(64);
+  EXPECT_EQ(host.ranks().front()->loss_within(seconds(60)), "");
+  for (const auto& rank : host.ranks()) EXPECT_EQ(rank->loss_within(milliseconds(0)), "");
+}
+
 TEST(StallWatch, AStoppedRankIsNamed) {
   WatchedHost host(64, {40});
   for (const auto& rank : host.ranks()) {

@@ -26,6 +26,7 @@ void print_situations(int ranks) {
   for (const auto& found : steps(ranks, kTensors)) print(ranks, found);
   for (const auto& found : one_straggler(ranks, kTensors)) print(ranks, found);
   print(ranks, one_dead_rank(ranks));
+  print(ranks, one_stopped_rank(ranks));
   print(ranks, start(ranks));
   print(ranks, start_of_watch(ranks));
   print(ranks, shutdown(ranks));

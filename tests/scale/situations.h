@@ -25,6 +25,8 @@ std::vector<Situation> steps(int ranks, int tensors);
 std::vector<Situation> one_straggler(int ranks, int tensors);
 // The last rank ends without a shutdown. The connections of the watch are sockets here, and all ranks have threads.
 Situation one_dead_rank(int ranks);
+// The last rank is stopped, and all others wait for it in a collective: they ask for the ranks that do not run.
+Situation one_stopped_rank(int ranks);
 // The start: all ranks exchange bytes and connect by MPI, each rank as if on a host of its own, in a thread.
 Situation start(int ranks);
 // The start of the watch between hosts. Its sockets are real; rank 0 and the first rank of each host have threads.
