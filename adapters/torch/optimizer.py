@@ -18,6 +18,7 @@ from perseus_like.gradients import GradientRules, Groups, checked_passes, gradie
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .adasum import DeltaSum
+from .any_optimizer import AnyOptimizer
 from .autograd import verbs
 from .buckets import GradientBuckets
 from .compat.grad_scaler import around_scalers
@@ -36,7 +37,7 @@ _REDUCED_BEFORE = (
 
 
 @before_scaler_steps
-class _DistributedOptimizer(PassesPerStep, torch.optim.Optimizer):
+class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
     """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 
     _buckets: GradientBuckets | None = None
@@ -311,7 +312,8 @@ def DistributedOptimizer(  # noqa: N802
 
     Returns:
         The distributed optimizer, which is an instance of the wrapped optimizer's class. With `shard=True`, a
-        ZeroRedundancyOptimizer.
+        ZeroRedundancyOptimizer. After `assert isinstance(optimizer, MyOptimizer)`, type checkers know the methods of a
+        class of your own, too.
 
     Raises:
         ValueError: an argument is not supported, two parameters have one name, a parameter has none, or the optimizer

@@ -42,6 +42,21 @@ with optimizer.skip_synchronize():
 optimizer.param_groups[0]["lr"] = 0.02
 optimizer.synchronise()  # type: ignore[attr-defined]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
 
+# It may take the place of the wrapped optimizer, as in README.
+adam = torch.optim.Adam(model.parameters())
+adam = hvd.DistributedOptimizer(adam, model.named_parameters())
+
+
+class OwnOptimizer(torch.optim.SGD):
+    def anneal(self) -> float:
+        return 0.5
+
+
+own = hvd.DistributedOptimizer(OwnOptimizer(model.parameters(), lr=0.01))
+assert isinstance(own, OwnOptimizer)
+assert_type(own.anneal(), float)
+own.synchronize()
+
 sharded = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), shard=True)
 assert_type(sharded, hvd.ZeroRedundancyOptimizer)
 assert_type(sharded.clip_grad_norm_(1.0), torch.Tensor)
