@@ -1,6 +1,6 @@
 """Distributed training with Horovod's programming model. Frameworks: perseus_like.torch, perseus_like.numpy, …"""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from .launcher_signals import handle_if_launcher as _handle_if_launcher
 from .source_folder import complete_package as _complete_package
@@ -20,7 +20,7 @@ __version__: str
 
 
 # Reading the version of the installed distribution takes longer than importing the rest of this package.
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> str:
         """Returns `__version__`, the version of the installed distribution."""

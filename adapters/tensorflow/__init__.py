@@ -1,6 +1,6 @@
 """perseus_like.tensorflow: Horovod's TensorFlow API. `import perseus_like.tensorflow as hvd`."""
 
-from typing import Any as _Any
+import typing as _typing
 
 from perseus_like import common_api, run
 from perseus_like.common.util import gpu_available
@@ -95,13 +95,17 @@ __all__ += common_api.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 
-def __getattr__(name: str) -> _Any:
-    """Imports Keras when a program uses SyncBatchNormalization, which is a layer of Keras."""
-    if name == "SyncBatchNormalization":
-        from .sync_batch_norm import SyncBatchNormalization
+if _typing.TYPE_CHECKING:  # with `__getattr__`, a misspelt name would be no error
+    from .sync_batch_norm import SyncBatchNormalization
+else:
 
-        return SyncBatchNormalization
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> _typing.Any:
+        """Imports Keras when a program uses SyncBatchNormalization, which is a layer of Keras."""
+        if name == "SyncBatchNormalization":
+            from .sync_batch_norm import SyncBatchNormalization
+
+            return SyncBatchNormalization
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
