@@ -121,7 +121,7 @@ void Negotiator::add_cached(std::size_t source, std::uint32_t id, Clock::time_po
     waiting.have[source] = true;
     --waiting.missing;
   }
-  complete_if_ready(id);
+  if (waiting.missing == 0 || !joined_.empty()) complete_if_ready(id);
 }
 
 void Negotiator::complete_if_ready(std::uint32_t id) {
@@ -281,8 +281,12 @@ void Negotiator::check_ranks(const Report& report) const {
 void Negotiator::receive_report(std::size_t source, const Report& report, Clock::time_point now) {
   check_ranks(report);
   urgent_ = urgent_ || report.urgent;
+  // In a training step, a report has hundreds of ids, of which none had another meaning and none failed.
+  const bool all_current = former_requests_.empty() && failed_names_.empty();
   for (const auto id : report.cached) {
-    if (const auto former = former_request(id, report)) {
+    if (all_current) {
+      add_cached(source, id, now);
+    } else if (const auto former = former_request(id, report)) {
       if (!is_outdated(former->name, report)) {
         add_submissions(source, {{*former, submitters(source, former->verb)}}, now);
       }
