@@ -83,6 +83,13 @@ def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) 
     return test_bed.perseusrun(slots, *options)
 
 
+@pytest.fixture
+def mpirun() -> None:
+    """Skips the test if there is no mpirun."""
+    if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+
+
 @pytest.fixture(params=["--mpi", pytest.param("--gloo", marks=pytest.mark.slow)])
 def transport(request: pytest.FixtureRequest) -> str:
     """Returns perseusrun's option with which mpirun starts the ranks, or the remote shell does and UCX connects them.
@@ -90,10 +97,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     It skips the test if what the option needs is not there.
     """
     option: str = request.param
-    if option == "--gloo":
-        request.getfixturevalue("ucx")
-    elif shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
-        pytest.skip("no mpirun")
+    request.getfixturevalue("ucx" if option == "--gloo" else "mpirun")
     return option
 
 

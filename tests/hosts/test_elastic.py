@@ -6,7 +6,6 @@ import importlib.util
 import os
 import random
 import select
-import shutil
 import signal
 import sys
 import time
@@ -36,13 +35,11 @@ HEARTBEAT = 10
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(mpirun: None, tmp_path: Path) -> Iterator[Start]:
     """Returns a function that launches an elastic job on h1.
 
     For example: `start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")`.
     """
-    if shutil.which("mpirun", path=str(Path(sys.executable).parent)) is None and shutil.which("mpirun") is None:
-        pytest.skip("no mpirun")
     started: list[Any] = []
 
     def run(

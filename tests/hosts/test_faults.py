@@ -272,6 +272,7 @@ def test_no_rank_counts_as_stopped_while_its_answer_is_on_the_way(start: Start) 
     assert not re.search("(does|do) not answer|Is it stopped", output), output
 
 
+@pytest.mark.usefixtures("mpirun")
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [

@@ -233,7 +233,9 @@ def test_a_rank_that_is_killed_on_another_host(start: Start) -> None:
 
 
 @pytest.mark.parametrize("way", ["--gloo", pytest.param("--mpi", marks=pytest.mark.slow)])
-def test_all_ranks_are_started_again(start: Start, way: str) -> None:
+def test_all_ranks_are_started_again(start: Start, way: str, request: pytest.FixtureRequest) -> None:
+    if way == "--mpi":
+        request.getfixturevalue("mpirun")
     program = """
     import os, signal
     import numpy as np
