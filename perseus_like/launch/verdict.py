@@ -22,11 +22,15 @@ _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
 # The output of faulthandler: the stack of the thread that has crashed, with the innermost call first.
 _CRASH = re.compile(r"^(Fatal Python error: .*\n)(?s:.*)^Current thread .*\n((?:  File .*\n)+)", re.MULTILINE)
 
-# Advice about errors of Python or of a framework, by a pattern of the text.
+# Advice about errors of Python or of a framework, by a pattern of the frames and the exception.
+_IN_KERAS_3 = '; see the table "Keras 3" in docs/migrating-from-horovod.md'
 _HINTS = {
     r"No module named 'horovod": "start the job with `perseusrun --as-horovod`, or import perseus_like in its place",
-    r"'experimental_run_tf_function'|keras\.optimizers\.legacy|no attribute '_compute_gradients'": "Keras 3 does not "
-    'have this; the table "Keras 3" in docs/migrating-from-horovod.md has the line to write',
+    r"argument 'experimental_run_tf_function'": f"Keras 3 does not need it: leave it out{_IN_KERAS_3}",
+    r"`keras\.optimizers\.legacy` is not": f"Keras 3 has no legacy optimizers: leave out `.legacy`{_IN_KERAS_3}",
+    r"no attribute '_compute_gradients'": f"under Keras 3, call `gradient` of a DistributedGradientTape{_IN_KERAS_3}",
+    r"\.variables\(\)[^\n]*\n[^\n]*'list' object is not callable": "under Keras 3, an optimizer's `variables` is a "
+    f"property: leave out the `()`{_IN_KERAS_3}",
 }
 
 _MOST_KEPT = 16384  # the list of extension modules after the stack may have several thousand bytes
@@ -92,7 +96,8 @@ class Witness:
         section = about(self.record.error) if self.record else None
         if section and len(section.word()) >= _SHORTEST_WORD:
             lines.append(pointer(section))
-        lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, self.summary())]
+        text = "\n".join([*(self.record.frames if self.record else []), self.summary()])
+        lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, text)]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
 
     def _last_lines(self) -> list[str]:

@@ -237,12 +237,20 @@ def test_without_a_record_the_report_has_the_last_lines_and_the_log(perseusrun: 
         ("import horovod.torch as hvd", "perseusrun --as-horovod"),
         (
             "import perseus_like; (lambda: 0)(experimental_run_tf_function=False)",
-            'table "Keras 3" in docs/migrating-from-horovod.md',
+            'leave it out; see the table "Keras 3" in docs/migrating-from-horovod.md',
+        ),
+        (
+            "import types, perseus_like; optimizer = types.SimpleNamespace(variables=[])\nlen(optimizer.variables())",
+            'leave out the `()`; see the table "Keras 3" in docs/migrating-from-horovod.md',
         ),
     ],
 )
-def test_errors_of_moved_programs_end_with_a_hint(perseusrun: Perseusrun, program: str, hint: str) -> None:
-    lines = perseusrun("-np", "2", sys.executable, "-c", program).stderr.splitlines()
+def test_errors_of_moved_programs_end_with_a_hint(
+    perseusrun: Perseusrun, tmp_path: Path, program: str, hint: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(program)
+    lines = perseusrun("-np", "2", str(path)).stderr.splitlines()
     assert hint in lines[-1], lines
 
 
