@@ -39,6 +39,7 @@ GROUPS = {
             "test_torch_sharded_scaler.py",
             "test_torch_touched_gradients.py",
             "test_torch_asymmetric_ranks.py",
+            "test_torch_examples.py",
         ],
     ],
     "mxnet": [
@@ -49,11 +50,11 @@ GROUPS = {
     "tensorflow": [
         *["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
         *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py", "test_tensorflow_shared.py"],
-        "test_tensorflow_asymmetric_ranks.py",
+        *["test_tensorflow_asymmetric_ranks.py", "test_tensorflow_examples.py"],
     ],
     "keras": [
         *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
-        *["test_keras_horovod.py", "test_keras_asymmetric_ranks.py"],
+        *["test_keras_horovod.py", "test_keras_asymmetric_ranks.py", "test_keras_examples.py"],
     ],
 }
 # For these groups, .venv has no framework. They run in the environment of tests/environments/NAME.txt.
