@@ -105,15 +105,15 @@ class MissingRankQuery {
     int towards = -1;        // the neighbour from which the question came; −1: this rank asks, or it has not come yet
     RankSet awaited = {};    // neighbours that have not answered for all ranks behind them
     bool is_urgent = false;  // the rank that asks does not wait until all have answered
-    // What is known, and of that what was sent on: ranks that have reached the point, that are behind, and to which a
-    // neighbour has no connection.
+    // Three sets: ranks that have reached the point, ranks that are behind, ranks to which a neighbour has no
+    // connection. `sent` is the part of `known` that was sent on.
     std::array<RankSet, 3> known = {}, sent = {};
     std::chrono::milliseconds own_round_trip{0};                // the slowest to a neighbour behind this rank
     std::map<int, std::chrono::milliseconds> round_trips = {};  // by neighbour: what it has sent of the ways behind it
     std::chrono::milliseconds sent_round_trip{0};
     bool is_complete = false;  // the answers of all ranks behind this one were sent
 
-    // Of this rank's own query.
+    // Used for this rank's own query only.
     RankSet members = {};
     Clock::duration left{};   // until the timeout; negative if round trips take longer
     Clock::duration asked{};  // `left` at the last question

@@ -1,4 +1,4 @@
-// What all situations use.
+// Functions that all situations use.
 #pragma once
 
 #include <cstdlib>

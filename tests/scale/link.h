@@ -1,4 +1,4 @@
-// What a message between two hosts takes, and the time of a step that follows from it.
+// Measures the times of a message between two hosts, and derives the time of a step from them.
 #pragma once
 
 #include <chrono>

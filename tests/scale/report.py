@@ -33,7 +33,10 @@ text {{ fill: #e6edf3 }} .back {{ fill: #0d1117 }} .grid {{ stroke: #30363d }}
 </style>
 <rect class="back" width="{width}" height="{height}" rx="6"/>
 """
-_COLOURS = ("#0a7d72", "#bf4b8a", "#3572b0", "#b35900", "#6e40c9", "#57606a", "#a40e26", "#7d8b00", "#1a7f37")
+_COLOURS = (
+    *("#0a7d72", "#bf4b8a", "#3572b0", "#b35900", "#6e40c9"),
+    *("#57606a", "#a40e26", "#7d8b00", "#1a7f37", "#d4a72c"),
+)
 
 Row = dict[str, Any]
 

@@ -1,4 +1,4 @@
-// What a job of many ranks does, and what it costs: the rows of the table of docs/scale.md.
+// Situations of a job of many ranks and their costs: the rows of the table of docs/scale.md.
 #pragma once
 
 #include <chrono>
