@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import OnHosts, TestBeds
 
 PROGRAM = """
@@ -15,6 +17,7 @@ print(socket.gethostname(), [os.environ.get(name) for name in names])
 """
 
 
+@pytest.mark.usefixtures("mpirun")
 def test_only_requested_variables_are_forwarded(test_beds: TestBeds, to_end: OnHosts, tmp_path: Path) -> None:
     test_bed = test_beds(2)
     # Like an ssh session, this remote shell has its own environment.

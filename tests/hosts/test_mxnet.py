@@ -45,6 +45,7 @@ print("results are right on host", host, flush=True)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ucx")
 def test_batch_normalization_over_the_ranks_of_a_host(
     test_beds: TestBeds, environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd
 ) -> None:

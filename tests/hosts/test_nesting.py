@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -71,10 +72,11 @@ def test_mpirun_of_one_torchrun_on_each_host(
     tmp_path: Path,
 ) -> None:
     test_bed = test_beds(2)
-    mpirun = str(environment_with(mpi) / "bin" / "mpirun")
+    folder = environment_with(mpi) / "bin"
     options = MPIRUNS[mpi].replace("SHELL", test_bed.remote_shell).split()
-    line = test_bed.command("h1", [mpirun, *options, "-np", "2", *TORCHRUN, train], tmp_path)
-    done = to_end(line, joined=True, I_MPI_PIN="0")
+    line = test_bed.command("h1", [str(folder / "mpirun"), *options, "-np", "2", *TORCHRUN, train], tmp_path)
+    path = f"{folder}:{os.environ['PATH']}"  # Intel's mpirun looks for its other programs there
+    done = to_end(line, joined=True, I_MPI_PIN="0", PATH=path)
     assert done.returncode == 0, done.stdout
     check(done.stdout)
 
