@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import LaunchError
+from .options import Options
 
 DEFAULT_SECONDS = 30
 # The largest number of remote shells that run at the same time.
@@ -68,22 +69,34 @@ class Wanted:
 
 def check_hosts(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> None:
     """Checks all `hosts` in parallel over the remote shell `shell`. Raises LaunchError with each host's problem."""
-    _raise(_troubles(hosts, shell, (), wanted, seconds))
+    _raise(_troubles(hosts, shell, wanted, seconds))
 
 
-# Runs a command on the host that follows, as a step of a Slurm job, whatever other steps run.
-SRUN = ("srun", "--quiet", "--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--nodelist")
+# Runs a line of the shell on a host, which both follow, as a step of a Slurm job, whatever other steps run. Programs of
+# the line may use all processors of the job there.
+_SRUN = "exec srun --quiet --overlap --nodes=1 --ntasks=1 --mpi=none --cpu-bind=none --nodelist"
+SRUN = ["sh", "-c", _SRUN + ' "$0" sh -c "$1"']
+
+
+def batch_shell(options: Options) -> list[str] | None:
+    """Returns the remote shell of the batch system whose hosts the job uses, if it has one and no other is given."""
+    return SRUN if options.batch_system == "Slurm" and not options.remote_shell and shutil.which("srun") else None
+
+
+def name_of(shell: Sequence[str]) -> str:
+    """Returns the name of a remote shell's program."""
+    return "srun" if shell == SRUN else Path(shell[0]).name
 
 
 def check_allocation(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> str:
-    """Checks the hosts of a batch job through its own remote shell, which takes a host and a command.
+    """Checks the hosts of a batch job through its own remote shell.
 
     Raises LaunchError with each host's problem. If no host answers, among them this one, the shell does not work in
     this batch system. That is not the hosts' fault, and the reason is returned.
     """
-    troubles = _troubles(hosts, shell, ("sh", "-c"), wanted, seconds)
+    troubles = _troubles(hosts, shell, wanted, seconds)
     if len(troubles) == len(hosts):
-        return f"the hosts were not checked: {shell[0]} reaches none of them; the first one {troubles[0][1]}"
+        return f"the hosts were not checked: {name_of(shell)} reaches none of them; the first one {troubles[0][1]}"
     _raise(troubles)
     return ""
 
@@ -105,9 +118,7 @@ def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> 
     return [program, *(own if Path(program).name == "ssh" else []), *ssh_args]
 
 
-def _troubles(
-    hosts: Sequence[str], shell: Sequence[str], inner: Sequence[str], wanted: Wanted, seconds: float
-) -> list[tuple[str, str]]:
+def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> list[tuple[str, str]]:
     script = _PROBE.format(
         path=_search_path(),
         needed=wanted.paths,
@@ -118,7 +129,7 @@ def _troubles(
     probes: list[subprocess.Popen[str]] = []
 
     def look(host: str) -> str | None:
-        probe = _start(host, shell, inner)
+        probe = _start(host, shell)
         probes.append(probe)
         try:
             out, err = probe.communicate(script, seconds)
@@ -139,12 +150,12 @@ def _troubles(
     return [(host, trouble) for host, trouble in zip(hosts, found, strict=True) if trouble]
 
 
-def _start(host: str, shell: Sequence[str], inner: Sequence[str]) -> subprocess.Popen[str]:
+def _start(host: str, shell: Sequence[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     # The path is quoted for the shell of the other host, since it may contain blanks.
     remote = "exec '" + sys.executable.replace("'", "'\\''") + "' -"
     return subprocess.Popen(
-        [*shell, host.strip("[]"), *inner, remote],
+        [*shell, host.strip("[]"), remote],
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,

@@ -45,6 +45,7 @@ except PeerLostError as error:
 """
 
 
+@pytest.mark.usefixtures("mpirun")
 def test_srun_on_two_hosts(slurm: Run) -> None:
     done = slurm(
         "srun",
@@ -99,16 +100,22 @@ def test_a_program_in_the_shell_of_an_allocation_is_alone(slurm: Run, shell: str
         assert "size 1" in done.stdout, done.stdout
 
 
-def test_a_rank_that_is_killed_on_the_other_host(slurm: Run) -> None:
-    done = slurm("srun", with_pmi(slurm, "pmi2"), "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", KILLED)
+@pytest.mark.parametrize(("pmi", "needed"), [("pmi2", "mpirun"), ("none", "ucx")])
+def test_a_rank_that_is_killed_on_the_other_host(
+    slurm: Run, pmi: str, needed: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(needed)
+    done = slurm("srun", with_pmi(slurm, pmi), "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", KILLED)
     assert done.returncode != 0, done.stdout
     raised = set(re.findall(r"rank (\d) raised .*rank 3 on h2", done.stdout))
     assert raised == {"0", "1", "2"}, done.stdout
 
 
-def test_perseusrun_in_an_allocation(slurm: Run) -> None:
+@pytest.mark.parametrize("transport", ["--mpi", "--gloo"], indirect=True)
+def test_perseusrun_in_an_allocation(slurm: Run, transport: str) -> None:
     """perseusrun takes hosts and ranks from the allocation, and starts the ranks without ssh."""
-    launch = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", sys.executable, "-c", PROGRAM]
-    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch, ENGINE="mpi (")
+    engine = "mpi (" if transport == "--mpi" else "ucx ("
+    launch = [sys.executable, "-m", "perseus_like.launch", transport, "--no-prefix", sys.executable, "-c", PROGRAM]
+    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch, ENGINE=engine)
     assert done.returncode == 0, done.stdout
     assert len(re.findall(r"rank \d of 4, \d of 2, \d of 2: \{6\.0\}", done.stdout)) == 4, done.stdout

@@ -62,7 +62,7 @@ def test_the_shell_of_a_batch_system(tmp_path: Path) -> None:
     shell = tmp_path / "srun"
     shell.write_text("""#!/bin/sh
 case $2 in
-  fit) shift 2; exec "$@" ;;
+  fit) exec sh -c "$3" ;;
   *) echo "srun: error: Unable to create step for job 7: Required node not available" >&2; exit 1 ;;
 esac
 """)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from ..hosts import Host, is_this_machine
 from ..masking import shell_line
 from ..options import Options
 from ..output import NAMES, Screen, Style
-from ..preflight import SRUN, Wanted, check_allocation, remote_shell
+from ..preflight import Wanted, batch_shell, check_allocation, remote_shell
 from ..remote import check_over_shell, check_seconds, heartbeat_seconds, make_heartbeat, ssh_args, start_seconds
 from ..supervise import Ending, Supervisor
 from ..verdict import Failure, Witness
@@ -107,9 +106,9 @@ def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     seconds = check_seconds(options)
     paths = [str(mpirun.path), str(Path.cwd())]
     if options.is_batch:
-        if options.batch_system == "Slurm" and names and not options.remote_shell and shutil.which(SRUN[0]):
+        if names and (shell := batch_shell(options)):
             everywhere = [host.name for host in hosts]
-            note = check_allocation(everywhere, SRUN, Wanted(installed_version(), paths), seconds)
+            note = check_allocation(everywhere, shell, Wanted(installed_version(), paths), seconds)
             options.notes += [note] if note else []
         return
     given = options.remote_shell or next((os.environ[name] for name in _REMOTE_SHELLS if os.environ.get(name)), None)

@@ -27,7 +27,7 @@ from ..mpi.rank_status import RankStatus
 from ..mpi.reports import RankReports
 from ..options import Options
 from ..output import NAMES, Screen, Style
-from ..preflight import remote_shell
+from ..preflight import batch_shell, name_of, remote_shell
 from ..remote import (
     check_over_shell,
     check_seconds,
@@ -53,7 +53,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) -> Ending:
     """Runs the job on `hosts`, which have a slot for each rank."""
-    shell = remote_shell(options.remote_shell, ssh_args(options), check_seconds(options))
+    shell = _shell(options)
     heartbeat = make_heartbeat(options, size, heartbeat_seconds(options) or _NO_LIMIT_SECONDS)
     if not heartbeat.text:
         raise LaunchError(
@@ -70,10 +70,10 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
     for note in options.notes:
         screen.announce(note)
     if options.verbose:
-        screen.announce(f"starting the ranks over {Path(shell[0]).name}, without MPI: {reason}")
+        screen.announce(f"starting the ranks over {name_of(shell)}, without MPI: {reason}")
         for line in describe_ssh(options, hosts):
             screen.announce(line)
-    status = RankStatus(size, [host.name for host in hosts for _ in range(host.slots)], Path(shell[0]).name)
+    status = RankStatus(size, [host.name for host in hosts for _ in range(host.slots)], name_of(shell))
     with Supervisor(screen, job_name, options.stop_timeout, TERMINATE_SECONDS, ORPHAN_SECONDS) as supervisor:
         reports = RankReports(supervisor, screen, job_name, status, FAILURE_GRACE_SECONDS)
         out, err = (reports.channels(name) for name in NAMES)
@@ -118,13 +118,17 @@ def _check_end(host: str, ranks: range, status: RankStatus, reports: RankReports
 
 def describe_ssh(options: Options, hosts: list[Host]) -> list[str]:
     """Returns the shell line that `run_over_ssh` would run for each host, and what this starts."""
-    shell = remote_shell(options.remote_shell, ssh_args(options), check_seconds(options))
+    shell = _shell(options)
     job = _environment(options, hosts, "perseus-job")
     command = shell_line(job, os.environ, forwarded_values(options), options.command)
     return [
         f"{shlex.join(line_on(host.name, shell))}  # ranks {','.join(map(str, _ranks_of(hosts, number)))}: {command}"
         for number, host in enumerate(hosts)
     ]
+
+
+def _shell(options: Options) -> list[str]:
+    return batch_shell(options) or remote_shell(options.remote_shell, ssh_args(options), check_seconds(options))
 
 
 def _environment(options: Options, hosts: list[Host], job_name: str) -> dict[str, str]:
