@@ -16,7 +16,7 @@ from .binding import ranges
 from .verdict import TRACEBACK
 
 INTERRUPT = b"KeyboardInterrupt: "  # replaces the traceback, see `report_failures`
-HOLD_SECONDS = 0.2  # a process whose traceback is complete has mostly ended by then
+HOLD_SECONDS = 3.0  # a process that has imported torch needs a second or two for its end on a busy machine
 _MOST_BLOCKS, _MOST_LINES = 64, 500
 _FRESH_SECONDS = 10.0  # an older traceback is too far away on the screen
 

@@ -77,9 +77,8 @@ class Witness:
     def summary(self) -> str:
         """Returns the exception in one line; empty if it is not known."""
         error = self.record.error if self.record else ""
-        if not error and TRACEBACK in self._end:  # an error before `import perseus_like`
-            lines = self._end.rpartition(TRACEBACK)[2].decode(errors="replace").splitlines()
-            error = next((line for line in lines if line and not line.startswith(" ")), "")
+        if not error:  # an error before `import perseus_like`
+            error = next((line for line in self._traceback() if line and not line.startswith(" ")), "")
         return error.splitlines()[0] if error else ""
 
     def account(self, is_named: bool = False) -> list[str]:
@@ -91,6 +90,8 @@ class Witness:
         if self.record and self.record.error:
             error = self.record.error.splitlines()[int(is_named) :]
             lines = [*(line for frame in self.record.frames for line in frame.splitlines()), *error]
+        elif is_named and (places := [line[2:] for line in self._traceback() if re.match("  .*[^ ^~]", line)]):
+            lines = places[-6:]  # three frames
         elif kept := self._last_lines():
             lines = ["its last lines on stderr:", *(f"  {line}" for line in kept)]
         section = about(self.record.error) if self.record else None
@@ -99,6 +100,11 @@ class Witness:
         text = "\n".join([*(self.record.frames if self.record else []), self.summary()])
         lines += [hint for pattern, hint in _HINTS.items() if re.search(pattern, text)]
         return [*lines, f"its full log: {self._log}"] if self._log else lines
+
+    def _traceback(self) -> list[str]:
+        """Returns the lines after the head of the last traceback that the process has printed."""
+        found = self._end.rpartition(TRACEBACK)
+        return found[2].decode(errors="replace").splitlines() if found[1] else []
 
     def _last_lines(self) -> list[str]:
         text = self._end.decode(errors="replace").replace("\r\n", "\n")

@@ -254,6 +254,19 @@ def test_errors_of_moved_programs_end_with_a_hint(
     assert hint in lines[-1], lines
 
 
+def test_an_error_before_the_import_of_the_library_stands_in_the_report_once(
+    perseusrun: Perseusrun, tmp_path: Path
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import no_such_module\n")
+    lines = perseusrun("-np", "2", str(program)).stderr.splitlines()
+    assert lines[-3:] == [
+        "perseusrun: all 2 ranks failed: ModuleNotFoundError: No module named 'no_such_module'",
+        f'  File "{program}", line 1, in <module>',
+        "    import no_such_module",
+    ]
+
+
 def test_a_crash_shows_the_python_stack(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     crash = "import os, signal, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
