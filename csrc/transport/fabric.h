@@ -28,6 +28,12 @@ struct Link {
 // Gathers the bytes of every rank, by rank. Collective over the ranks that make a link together.
 using BootstrapAllgather = std::function<std::vector<std::string>(std::string_view mine)>;
 
+// Ascending world ranks that are connected.
+struct Group {
+  std::vector<int> members;
+  bool has_control = true;  // it needs a control channel
+};
+
 class Fabric {
  public:
   virtual ~Fabric() = default;
@@ -37,11 +43,13 @@ class Fabric {
   virtual Link connect(std::span<const int> members, const BootstrapAllgather& exchange) = 0;
 
   // Connects several groups, and returns their links in this order. The groups are the same on all ranks of `exchange`.
-  virtual std::vector<Link> connect_groups(std::span<const std::vector<int>> groups,
-                                           const BootstrapAllgather& exchange) {
+  virtual std::vector<Link> connect_groups(std::span<const Group> groups, const BootstrapAllgather& exchange) {
     std::vector<Link> links;
     links.reserve(groups.size());
-    for (const auto& members : groups) links.push_back(connect(members, exchange));
+    for (const auto& group : groups) {
+      links.push_back(connect(group.members, exchange));
+      if (!group.has_control) links.back().control.reset();
+    }
     return links;
   }
 

@@ -20,7 +20,7 @@
 #include "mpi_fake.h"
 #include "transport/messages/channel.h"
 #include "transport/messages/transport.h"
-#include "transport/mpi/network.h"
+#include "transport/mpi/connections.h"
 #include "transport/mpi/send_guard.h"
 
 namespace perseus {

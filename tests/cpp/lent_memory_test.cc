@@ -22,7 +22,7 @@
 #include "transport/messages/channel.h"
 #include "transport/messages/transport.h"
 #include "transport/mpi/bootstrap.h"
-#include "transport/mpi/network.h"
+#include "transport/mpi/connections.h"
 #include "transport/shm/group.h"
 #include "transport_world.h"
 

@@ -13,7 +13,7 @@
 #include "transport/messages/channel.h"
 #include "transport/messages/communicator.h"
 #include "transport/mpi/bootstrap.h"
-#include "transport/mpi/network.h"
+#include "transport/mpi/connections.h"
 
 namespace perseus::testing {
 namespace {

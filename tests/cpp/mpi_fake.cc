@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "transport/messages/channel.h"
-#include "transport/messages/transport.h"
-#include "transport/mpi/network.h"
+#include "transport/messages/control_messages.h"
+#include "transport/mpi/fabric.h"
 
 namespace perseus::testing {
 
@@ -44,11 +43,13 @@ std::size_t FakeNetwork::in_progress() {
   return count;
 }
 
-bool FakeNetwork::peek(int to, int tag, mpi::Arrival& arrival) {
+bool FakeNetwork::peek(mpi::Comm comm, int to, int tag, mpi::Arrival& arrival) {
   const std::scoped_lock lock(mutex_);
-  for (const auto& [key, queue] : queues_) {
-    if (std::get<0>(key) != to || std::get<1>(key) != tag || queue.empty()) continue;
-    arrival = {std::get<2>(key), static_cast<int>(queue.front().bytes.size())};
+  for (auto found = queues_.lower_bound({to, tag, 0, 0}); found != queues_.end(); ++found) {
+    const auto& [receiver, kind, sender, by] = found->first;
+    if (receiver != to || kind != tag) return false;
+    if (by != comm || found->second.empty()) continue;
+    arrival = {sender, static_cast<int>(found->second.front().bytes.size())};
     return true;
   }
   return false;
@@ -78,25 +79,42 @@ mpi::Request FakeApi::send(mpi::Comm comm, const void* data, int bytes, int to, 
 
 mpi::Request FakeApi::send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) {
   auto received = std::make_shared<std::atomic<bool>>(false);
+  const std::scoped_lock lock(mutex_);
   network_.put(comm, rank_, to, tag, {static_cast<const char*>(data), static_cast<std::size_t>(bytes)}, received);
   until_received_[next_] = std::move(received);
   return next_++;
 }
 
-bool FakeApi::probe(mpi::Comm, int tag, mpi::Arrival& arrival) {
+bool FakeApi::probe(mpi::Comm comm, int tag, mpi::Arrival& arrival) {
   if (outbox_ != nullptr) outbox_->progress();
-  return network_.peek(rank_, tag, arrival);
+  return network_.peek(comm, rank_, tag, arrival);
+}
+
+std::size_t FakeApi::open_requests() {
+  const std::scoped_lock lock(mutex_);
+  return receives_.size();
+}
+
+void FakeApi::match_all() {
+  const std::scoped_lock lock(mutex_);
+  cannot_cancel_ = true;
 }
 
 mpi::Request FakeApi::receive(mpi::Comm comm, void* data, int bytes, int from, int tag) {
+  const std::scoped_lock lock(mutex_);
   receives_[next_] = {data, bytes, from, tag, comm};
   mpi::Request request = next_++;
-  test(request);  // matches a message that is already there, so that a probe does not return it again
+  test_locked(request);  // matches a message that is already there, so that a probe does not return it again
   return request;
 }
 
-// As in MPI, of several receives that match a message, the first posted one gets it.
 bool FakeApi::test(mpi::Request& request) {
+  const std::scoped_lock lock(mutex_);
+  return test_locked(request);
+}
+
+// As in MPI, of several receives that match a message, the first posted one gets it.
+bool FakeApi::test_locked(mpi::Request& request) {
   if (outbox_ != nullptr) outbox_->progress();
   if (request == 0) return true;
   if (const auto sent = until_received_.find(request); sent != until_received_.end()) {
@@ -122,6 +140,7 @@ bool FakeApi::test(mpi::Request& request) {
 }
 
 bool FakeApi::abandon(mpi::Request& request, bool receiving) {
+  const std::scoped_lock lock(mutex_);
   const auto found = receives_.find(request);
   const bool lent = receiving && cannot_cancel_ && found != receives_.end();
   if (lent) abandoned_.push_back(found->second);
@@ -132,70 +151,49 @@ bool FakeApi::abandon(mpi::Request& request, bool receiving) {
 }
 
 std::size_t FakeApi::deliver_late() {
+  const std::scoped_lock lock(mutex_);
   for (const auto& receive : abandoned_) std::memset(receive.data, 0x5a, static_cast<std::size_t>(receive.bytes));
   return std::exchange(abandoned_, {}).size();
 }
 
 namespace {
 
-// The communicators of a job. Each connect() of the same members makes the next one.
-class Networks {
- public:
-  FakeNetwork& get(const std::vector<int>& members, int number, bool control) {
-    const std::scoped_lock lock(mutex_);
-    auto& network = networks_[{members, number, control}];
-    if (!network) network = std::make_unique<FakeNetwork>();
-    return *network;
-  }
-
- private:
-  std::mutex mutex_;  // guards the rest
-  std::map<std::tuple<std::vector<int>, int, bool>, std::unique_ptr<FakeNetwork>> networks_;
-};
-
+// A rank's fabric, with what it needs.
 class MessageFabric final : public Fabric {
  public:
-  MessageFabric(std::shared_ptr<Networks> networks, int rank, Liveness& liveness, std::shared_ptr<Outbox> outbox)
-      : networks_(std::move(networks)), rank_(rank), options_{.liveness = &liveness}, outbox_(std::move(outbox)) {}
+  MessageFabric(std::shared_ptr<FakeNetwork> network, int rank, int size, Liveness& liveness,
+                std::shared_ptr<Outbox> outbox, int last_tag)
+      : network_(std::move(network)), api_(*network_, rank, size, std::move(outbox)) {
+    api_.set_last_tag(last_tag);
+    fabric_ = mpi::connect_by(api_, 0, 3, closing_channels_, {.liveness = &liveness}, std::chrono::milliseconds(0));
+  }
 
-  Link connect(std::span<const int> members, const BootstrapAllgather& /*exchange*/) override {
-    const std::vector<int> group(members.begin(), members.end());
-    const auto place = std::find(group.begin(), group.end(), rank_);
-    if (place == group.end()) return {};
-    const int number = made_[group]++, rank = static_cast<int>(place - group.begin());
-    const int size = static_cast<int>(group.size());
-    const auto api = [&](bool control) -> mpi::Api& {
-      apis_.push_back(std::make_unique<FakeApi>(networks_->get(group, number, control), rank, size, outbox_));
-      return *apis_.back();
-    };
-    return {std::make_unique<messages::MessageTransport>(mpi::make_network(api(false), {0, 1, 2}), options_),
-            std::make_unique<messages::MessageChannel>(mpi::make_network(api(true), {0}), options_, closing_channels_)};
+  Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
+    return fabric_->connect(members, exchange);
+  }
+  std::vector<Link> connect_groups(std::span<const Group> groups, const BootstrapAllgather& exchange) override {
+    return fabric_->connect_groups(groups, exchange);
   }
   void* allocate(std::size_t bytes) override { return std::calloc(1, bytes); }
   void release(void* memory) override { std::free(memory); }
-  void make_progress() override {
-    if (outbox_) outbox_->progress();
-  }
+  void make_progress() override { fabric_->make_progress(); }
   std::string description() const override { return "messages between threads"; }
 
  private:
-  std::shared_ptr<Networks> networks_;
-  int rank_;
-  messages::WaitOptions options_;
-  std::shared_ptr<Outbox> outbox_;
-  std::map<std::vector<int>, int> made_;
-  std::vector<std::unique_ptr<FakeApi>> apis_;
+  std::shared_ptr<FakeNetwork> network_;
+  FakeApi api_;
   messages::ClosingChannels closing_channels_;
+  std::unique_ptr<Fabric> fabric_;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes) {
-  const auto networks = std::make_shared<Networks>();
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes, int last_tag) {
+  const auto network = std::make_shared<FakeNetwork>();
   std::vector<std::unique_ptr<Fabric>> fabrics;
   for (int r = 0; r < ranks; ++r) {
     auto outbox = outboxes ? std::make_shared<Outbox>() : nullptr;
-    fabrics.push_back(std::make_unique<MessageFabric>(networks, r, liveness, std::move(outbox)));
+    fabrics.push_back(std::make_unique<MessageFabric>(network, r, ranks, liveness, std::move(outbox), last_tag));
   }
   return fabrics;
 }

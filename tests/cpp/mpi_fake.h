@@ -26,7 +26,7 @@ class FakeNetwork {
   void put(mpi::Comm comm, int from, int to, int tag, std::string bytes,
            std::shared_ptr<std::atomic<bool>> received = nullptr);
   bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
-  bool peek(int to, int tag, mpi::Arrival& arrival);
+  bool peek(mpi::Comm comm, int to, int tag, mpi::Arrival& arrival);
 
   // Makes no message arrive from now on.
   void cut() { is_cut_ = true; }
@@ -61,7 +61,7 @@ class Outbox {
   std::deque<std::pair<std::int64_t, std::function<void()>>> messages_;  // with the call in which each leaves
 };
 
-// One rank's view. Sends complete at once.
+// One rank's view. Sends complete at once. Thread-safe.
 class FakeApi final : public mpi::Api {
  public:
   // Messages arrive at once if there is no outbox.
@@ -82,21 +82,23 @@ class FakeApi final : public mpi::Api {
   int size(mpi::Comm) override { return size_; }
   mpi::Comm duplicate(mpi::Comm comm) override { return comm; }
   mpi::Comm create(mpi::Comm parent, std::span<const int>, int) override { return parent; }
-  mpi::Comm duplicate_as_stream(mpi::Comm, int number) override { return static_cast<mpi::Comm>(number); }
+  mpi::Comm duplicate_as_stream(mpi::Comm, int number) override { return static_cast<mpi::Comm>(number + 1); }
   void free(mpi::Comm) override { ++freed_; }
+  int last_tag() override { return last_tag_; }
   mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) override;
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
-  bool probe(mpi::Comm, int tag, mpi::Arrival& arrival) override;
+  bool probe(mpi::Comm comm, int tag, mpi::Arrival& arrival) override;
 
-  std::size_t open_requests() const { return receives_.size(); }
+  std::size_t open_requests();
   int freed() const { return freed_; }
+  void set_last_tag(int tag) { last_tag_ = tag; }
 
   // As in MPI, a receive with a matched message cannot be cancelled. Receives that are abandoned from now on are
   // matched.
-  void match_all() { cannot_cancel_ = true; }
+  void match_all();
   // Delivers the messages for abandoned receives. Returns their number.
   std::size_t deliver_late();
 
@@ -107,10 +109,13 @@ class FakeApi final : public mpi::Api {
     mpi::Comm comm;
   };
 
+  bool test_locked(mpi::Request& request);
+
   FakeNetwork& network_;
   int rank_, size_;
   std::shared_ptr<Outbox> outbox_;
-  int freed_ = 0;
+  std::atomic<int> freed_{0}, last_tag_{(1 << 20) - 1};
+  std::mutex mutex_;  // guards the rest
   bool cannot_cancel_ = false;
   std::vector<Receive> abandoned_;
   mpi::Request next_ = 1;
@@ -118,8 +123,9 @@ class FakeApi final : public mpi::Api {
   std::map<mpi::Request, std::shared_ptr<std::atomic<bool>>> until_received_;
 };
 
-// Makes fabrics of ranks that are threads, connected by MessageTransport and MessageChannel over the fake libmpi. If
-// `outboxes`, each rank has an Outbox.
-std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes = false);
+// Makes fabrics of ranks that are threads, connected by MPI's fabric over the fake libmpi. If `outboxes`, each rank has
+// an Outbox. `last_tag` is the largest tag of the fake.
+std::vector<std::unique_ptr<Fabric>> make_message_fabrics(int ranks, Liveness& liveness, bool outboxes = false,
+                                                          int last_tag = (1 << 20) - 1);
 
 }  // namespace perseus::testing

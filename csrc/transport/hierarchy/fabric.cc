@@ -28,10 +28,11 @@ class ClusterFabric final : public Fabric {
     if (static_cast<int>(members.size()) == layout.host_count()) return connect_alone(members, exchange);
 
     auto local = all_or_none(topology_.rank(), exchange, [&] { return local_->connect(neighbours, exchange); });
-    std::vector<std::vector<int>> groups{{members.begin(), members.end()}};
+    std::vector<Group> groups{{.members = {members.begin(), members.end()}}};
     for (int rail = 0; rail < layout.rail_count(); ++rail) {
-      groups.insert(groups.end(), cross_->works_beside() ? 2 : 1, layout.rail_members(rail));
+      groups.insert(groups.end(), cross_->works_beside() ? 2 : 1, {layout.rail_members(rail), false});
     }
+    groups[1].has_control = true;  // the first rail is that of the leaders
     auto links = cross_->connect_groups(groups, exchange);
     auto all = std::move(links.front());
     Link leaders{nullptr, std::move(links[1].control)}, own_rail, second_rail;
@@ -80,8 +81,9 @@ class ClusterFabric final : public Fabric {
  private:
   // Connects members that are all on different hosts.
   Link connect_alone(std::span<const int> members, const BootstrapAllgather& exchange) {
-    const std::vector<int> group(members.begin(), members.end());
-    auto links = cross_->connect_groups(std::vector(cross_->works_beside() ? 2 : 1, group), exchange);
+    std::vector<Group> groups(cross_->works_beside() ? 2 : 1, {{members.begin(), members.end()}, false});
+    groups.front().has_control = true;
+    auto links = cross_->connect_groups(groups, exchange);
     auto link = std::move(links.front());
     if (!link.transport || links.size() == 1) return link;
     link.transport = std::make_unique<PairTransport>(std::move(link.transport), std::move(links[1].transport));

@@ -83,8 +83,10 @@ Messages::~Messages() {
   if (!network.has_ended()) {
     for (auto& pending : pending_) lent = !network.abandon(pending.request, pending.receiving) || lent;
   }
-  communicator_->give_up(lent);
-  if (lent) keep_lent_memory();
+  communicator_->give_up();
+  if (!lent) return;
+  communicator_->has_lent_memory_ = true;
+  keep_lent_memory();
 }
 
 Messages::Messages(Communicator& communicator, std::int64_t turn)

@@ -100,6 +100,9 @@ class Communicator {
   // Returns true if the engine may still use the memory of abandoned messages.
   bool has_lent_memory() const { return has_lent_memory_; }
 
+  // A collective has failed, so that messages may arrive for which nobody waits. The network stays open.
+  void give_up() { healthy_ = false; }
+
   // From here on, the loss of a rank does not end a wait.
   void outlive_session() { options_.liveness = nullptr; }
 
@@ -111,15 +114,11 @@ class Communicator {
 
  private:
   friend class Messages;
-  void give_up(bool lent) {
-    healthy_ = false;
-    has_lent_memory_ = has_lent_memory_ || lent;
-  }
 
   std::unique_ptr<Network> network_;
   int in_use_;
   WaitOptions options_;
-  bool healthy_ = true;  // no request was abandoned, so that the network may be closed
+  bool healthy_ = true;  // no message is in flight after the last collective, so that the network may be closed
   bool has_lent_memory_ = false;
 };
 

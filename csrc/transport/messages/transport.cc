@@ -35,8 +35,10 @@ Status MessageTransport::guarded(const WorkItem& work) {
     if (staging_.packed.size() > kKeptBytes) staging_.packed = {};
     return {};
   } catch (const Error& error) {
+    communicator_.give_up();
     return Status::from(error);
   } catch (const std::bad_alloc&) {
+    communicator_.give_up();
     return {ErrorKind::unavailable,
             "collective over " + std::string(communicator_.network().name()) +
                 ": this rank has no memory left for staging; use smaller tensors or free memory"};

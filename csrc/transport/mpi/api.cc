@@ -148,6 +148,15 @@ class ApiOf final : public Api {
     check(mpi_.comm_free(&handle), "MPI_Comm_free");
   }
 
+  int last_tag() override {
+    constexpr int kLastTagOfEveryMpi = 32767;
+    const int* value = nullptr;
+    int flag = 0;
+    const auto lock = enter();
+    check(mpi_.comm_get_attr(abi_.comm_world(), Abi::kTagUb, &value, &flag), "MPI_Comm_get_attr");
+    return flag == 0 ? kLastTagOfEveryMpi : *value;
+  }
+
   Request send(Comm comm, const void* data, int bytes, int to, int tag) override {
     Handle request{};
     const auto lock = enter();

@@ -57,6 +57,8 @@ class Api {
   // 0. Collective over `comm`.
   virtual Comm duplicate_as_stream(Comm comm, int number) = 0;
   virtual void free(Comm comm) = 0;
+  // The largest tag of a message, the same on all ranks. Call it after initialize().
+  virtual int last_tag() = 0;
 
   virtual Request send(Comm comm, const void* data, int bytes, int to, int tag) = 0;
   // The request is done once the message is received.

@@ -26,6 +26,7 @@ struct Functions {
   int (*comm_create_group)(Handle, Handle, int, Handle*);
   int (*comm_dup_with_info)(Handle, Handle, Handle*);
   int (*comm_free)(Handle*);
+  int (*comm_get_attr)(Handle, int, void*, int*);
   int (*comm_set_errhandler)(Handle, Handle);
   int (*group_incl)(Handle, int, const int*, Handle*);
   int (*group_free)(Handle*);
@@ -61,6 +62,7 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(comm_create_group, "MPI_Comm_create_group");
   get(comm_dup_with_info, "MPI_Comm_dup_with_info");
   get(comm_free, "MPI_Comm_free");
+  get(comm_get_attr, "MPI_Comm_get_attr");
   get(comm_set_errhandler, "MPI_Comm_set_errhandler");
   get(group_incl, "MPI_Group_incl");
   get(group_free, "MPI_Group_free");

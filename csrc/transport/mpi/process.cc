@@ -20,8 +20,8 @@
 #include "bootstrap/selection.h"
 #include "transport/messages/communicator.h"
 #include "transport/mpi/abandonable_call.h"
+#include "transport/mpi/connections.h"
 #include "transport/mpi/library.h"
-#include "transport/mpi/network.h"
 #include "transport/mpi/search.h"
 #include "transport/mpi/streams.h"
 
@@ -147,7 +147,7 @@ constexpr std::chrono::milliseconds kGrace{1000};
 // Waits until all ranks shut down; only then does MPI_Finalize return soon.
 Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
   try {
-    messages::Communicator everybody(make_network(api, {comm}), {.limit = limit});
+    messages::Communicator everybody(make_network(api, comm), {.limit = limit});
     everybody.barrier();
     return {};
   } catch (const Error& error) {

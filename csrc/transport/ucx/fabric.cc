@@ -30,19 +30,18 @@ class UcxFabric final : public Fabric {
         options_{.liveness = &liveness, .spin = spin} {}
 
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
-    const std::vector<int> group(members.begin(), members.end());
+    const Group group{.members = {members.begin(), members.end()}};
     return std::move(connect_groups({&group, 1}, exchange).front());
   }
 
   // The first member of a group numbers it.
-  std::vector<Link> connect_groups(std::span<const std::vector<int>> groups,
-                                   const BootstrapAllgather& exchange) override {
+  std::vector<Link> connect_groups(std::span<const Group> groups, const BootstrapAllgather& exchange) override {
     const auto number = connected_.fetch_add(groups.size());
     const auto notes = exchange(std::to_string(world_rank_) + " " + std::to_string(number));
     std::vector<Link> links;
     links.reserve(groups.size());
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      const auto& members = groups[i];
+      const auto& members = groups[i].members;
       const auto place = std::ranges::find(members, world_rank_);
       auto& link = links.emplace_back();
       if (place == members.end()) continue;
@@ -51,6 +50,7 @@ class UcxFabric final : public Fabric {
       const int rank = static_cast<int>(place - members.begin());
       link.transport = std::make_unique<messages::MessageTransport>(
           std::make_unique<UcxNetwork>(connections_, members, rank, group), options_);
+      if (!groups[i].has_control) continue;
       link.control = std::make_unique<UcxChannel>(connections_, members, rank, group, liveness_);
     }
     return links;

@@ -1,0 +1,74 @@
+// The communicators of a job's ranks. All groups share them, and tags tell the groups apart.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/fabric.h"
+#include "transport/messages/network.h"
+#include "transport/mpi/api.h"
+#include "transport/mpi/send_guard.h"
+
+namespace perseus::mpi {
+
+// The numbers of a rank's groups, as a set of bits that ranks exchange.
+using Numbers = std::string;
+
+// Returns a number for each group that no other group of its members has: the lowest one. `used` has the numbers of
+// each rank. Ranks with the same arguments get the same numbers. Throws Error if a member is missing.
+std::vector<int> choose_numbers(std::span<const Group> groups, std::map<int, Numbers> used);
+
+// Thread-safe.
+class Connections {
+ public:
+  // Takes ownership of communicators of the same ranks, which return their errors. The first one carries the control
+  // messages, and the data too if it is the only one. `sends` guards the sends, if given.
+  Connections(Api& api, std::vector<Comm> comms, SendGuard* sends = nullptr);
+  // Frees the communicators, unless a network was not closed, so that messages may still arrive.
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  Api& api() const { return api_; }
+  SendGuard* sends() const { return sends_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Comm control() const { return comms_.front(); }
+  int streams() const { return comms_.size() == 1 ? 1 : static_cast<int>(comms_.size()) - 1; }
+  Comm stream(int number) const {
+    return comms_.size() == 1 ? comms_.front() : comms_[static_cast<std::size_t>(1 + number % streams())];
+  }
+
+  // A rank can be in this number of groups at a time.
+  int most_groups() const { return most_groups_; }
+  // Returns the numbers of this rank's groups that are not closed.
+  Numbers numbers() const;
+
+ private:
+  friend class GroupNetwork;
+  void open(int number);
+  void close(int number);
+
+  Api& api_;
+  std::vector<Comm> comms_;
+  SendGuard* sends_;
+  int rank_, size_, most_groups_;
+  mutable std::mutex mutex_;     // guards the rest
+  std::map<int, int> networks_;  // by number
+};
+
+// Point-to-point messages of the ascending ranks `members`, of which this rank is one. `number` is the same on all of
+// them.
+std::unique_ptr<messages::PolledNetwork> make_data_network(std::shared_ptr<Connections> connections,
+                                                           std::vector<int> members, int number);
+std::unique_ptr<messages::PolledNetwork> make_control_network(std::shared_ptr<Connections> connections,
+                                                              std::vector<int> members, int number);
+
+// The same for all ranks of a communicator. Takes ownership of it.
+std::unique_ptr<messages::PolledNetwork> make_network(Api& api, Comm comm, SendGuard* sends = nullptr);
+
+}  // namespace perseus::mpi
