@@ -187,10 +187,10 @@ Driven::Cycle Driver::run_cycle() {
 std::chrono::microseconds Driver::sleep_limit() {
   const bool expects = driven_.expects_progress() || control_.keeps_any();
   if (!control_.needs_progress()) return expects ? kLook : kForever;
-  // Messages come without a notification: poll often while something is expected, and now and then for other ranks.
+  // Notifications of messages are late: poll often while something is expected, and ever more seldom after work.
   const bool polls = control_.needs_polling();
   poll_ = std::clamp(poll_ * 2, polls ? kShortestPoll : kShortestLook, polls && expects ? kLongestPoll : kLook);
-  return poll_;
+  return !expects && poll_ == kLook ? kForever : poll_;
 }
 
 }  // namespace perseus

@@ -60,11 +60,12 @@ class ControlChannel {
   // Makes arriving messages notify another doorbell, if they notify any.
   virtual void notify(Doorbell& /*doorbell*/) {}
 
-  // Returns true if messages arrive without notifying the doorbell, as over MPI; the engine then polls.
+  // Returns true if messages notify the doorbell up to 100 ms after they have arrived, as over MPI, unless receive() is
+  // called. The engine then polls while it expects something, and for a short time afterwards.
   virtual bool needs_polling() const = 0;
 
   // Returns true if bytes that have been sent may leave this rank only in a later receive(), also those of the group's
-  // transport, as over MPI; the engine then calls it from time to time.
+  // transport, as over MPI; the engine then calls it a few times after work.
   virtual bool needs_progress() const { return needs_polling(); }
 };
 

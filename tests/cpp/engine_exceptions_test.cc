@@ -163,7 +163,7 @@ TEST(LostRoot, EndsNoOtherProcessDuringSmallRequests) {
     testing::FakeApi data_api(data, 1, 2), control_api(control, 1, 2);
     messages::ClosingChannels closing_channels;
     Link link{std::make_unique<messages::MessageTransport>(mpi::make_network(data_api, {0}, sends), options),
-              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0}, sends), options,
+              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0, 1}, sends), options,
                                                          closing_channels)};
     const std::vector<int> each{0, 1};
     ProcessSetEngine engine(make_tree(1, each, each), std::move(link), {}, liveness,

@@ -158,7 +158,7 @@ struct CutRank {
     data_api.match_all();
     const messages::WaitOptions options{.liveness = &liveness};
     Link link{std::make_unique<messages::MessageTransport>(mpi::make_network(data_api, {0}), options),
-              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0}), options, closing)};
+              std::make_unique<messages::MessageChannel>(mpi::make_network(control_api, {0, 1}), options, closing)};
     engine = std::make_unique<ProcessSetEngine>(make_tree(rank, kEach, kEach), std::move(link), more, liveness,
                                                 [](const Request&, Completion*) { return Status(); });
   }

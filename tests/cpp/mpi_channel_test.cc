@@ -22,8 +22,8 @@ TEST(MessageChannel, KeepsTheOrderOfASenderAndEmptyMessages) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
   messages::ClosingChannels closing_channels;
-  messages::MessageChannel from(mpi::make_network(one, {0}), {}, closing_channels);
-  messages::MessageChannel to(mpi::make_network(other, {0}), {}, closing_channels);
+  messages::MessageChannel from(mpi::make_network(one, {0, 1}), {}, closing_channels);
+  messages::MessageChannel to(mpi::make_network(other, {0, 1}), {}, closing_channels);
   const std::string texts[] = {"first", "", std::string(100'000, 'x'), "last"};
   for (const auto& text : texts) from.send(1, text);
   ControlMessage message;
@@ -40,7 +40,7 @@ TEST(MessageChannel, SendsToItself) {
   FakeNetwork network;
   FakeApi api(network, 0, 1);
   messages::ClosingChannels closing_channels;
-  messages::MessageChannel channel(mpi::make_network(api, {0}), {}, closing_channels);
+  messages::MessageChannel channel(mpi::make_network(api, {0, 1}), {}, closing_channels);
   const auto rings = channel.doorbell().notifications();
   channel.send(0, "me");
   EXPECT_NE(channel.doorbell().notifications(), rings);
@@ -50,13 +50,14 @@ TEST(MessageChannel, SendsToItself) {
 }
 
 // MPI reuses the number of a freed communicator, so a late message for the old one would reach the new one.
-TEST(MessageChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
+TEST(MessageChannel, ItsCommunicatorsAreFreedOnlyWhenNoMessageCanArrive) {
   FakeNetwork network;
   FakeApi one(network, 0, 2), other(network, 1, 2);
   messages::ClosingChannels of_one, of_other;
-  auto first = std::make_unique<messages::MessageChannel>(mpi::make_network(one, {0}), messages::WaitOptions{}, of_one);
+  auto first =
+      std::make_unique<messages::MessageChannel>(mpi::make_network(one, {0, 1}), messages::WaitOptions{}, of_one);
   auto second =
-      std::make_unique<messages::MessageChannel>(mpi::make_network(other, {0}), messages::WaitOptions{}, of_other);
+      std::make_unique<messages::MessageChannel>(mpi::make_network(other, {0, 1}), messages::WaitOptions{}, of_other);
   first.reset();
   of_one.sweep();
   EXPECT_EQ(one.freed(), 0);
@@ -66,8 +67,8 @@ TEST(MessageChannel, ItsCommunicatorIsFreedOnlyWhenNoMessageCanArrive) {
     if (one.freed() == 0) of_one.sweep();
     if (other.freed() == 0) of_other.sweep();
   }
-  EXPECT_EQ(one.freed(), 1);
-  EXPECT_EQ(other.freed(), 1);
+  EXPECT_EQ(one.freed(), 2);
+  EXPECT_EQ(other.freed(), 2);
   EXPECT_EQ(network.in_progress(), 0U);
 }
 
@@ -80,7 +81,7 @@ TEST(MessageChannel, ClosesByMessagesToFewRanks) {
   messages::ClosingChannels closing_channels;
   for (int rank = 0; rank < kRanks; ++rank) {
     apis.push_back(std::make_unique<FakeApi>(network, rank, kRanks));
-    channels.push_back(std::make_unique<messages::MessageChannel>(mpi::make_network(*apis.back(), {0}),
+    channels.push_back(std::make_unique<messages::MessageChannel>(mpi::make_network(*apis.back(), {0, 1}),
                                                                   messages::WaitOptions{}, closing_channels));
   }
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -89,7 +90,7 @@ TEST(MessageChannel, ClosesByMessagesToFewRanks) {
   channels.clear();
   for (int round = 0; round < kRanks; ++round) closing_channels.sweep();
   for (int rank = 0; rank < kRanks; ++rank) {
-    EXPECT_EQ(apis[static_cast<std::size_t>(rank)]->freed(), 1);
+    EXPECT_EQ(apis[static_cast<std::size_t>(rank)]->freed(), 2);
     EXPECT_LE(network.peers_of(rank).size(), 2U * 6U + 2U);
   }
   EXPECT_EQ(network.in_progress(), 0U);

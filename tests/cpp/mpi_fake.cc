@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -43,13 +44,17 @@ std::size_t FakeNetwork::in_progress() {
   return count;
 }
 
-bool FakeNetwork::peek(mpi::Comm comm, int to, int tag, mpi::Arrival& arrival) {
+bool FakeNetwork::take_any(mpi::Comm comm, int to, mpi::MatchedMessage& matched, std::string& bytes) {
   const std::scoped_lock lock(mutex_);
-  for (auto found = queues_.lower_bound({to, tag, 0, 0}); found != queues_.end(); ++found) {
-    const auto& [receiver, kind, sender, by] = found->first;
-    if (receiver != to || kind != tag) return false;
-    if (by != comm || found->second.empty()) continue;
-    arrival = {sender, static_cast<int>(found->second.front().bytes.size())};
+  for (auto found = queues_.lower_bound({to, 0, 0, 0}); found != queues_.end(); ++found) {
+    const auto& [receiver, tag, sender, by] = found->first;
+    if (receiver != to) return false;
+    auto& queue = found->second;
+    if (by != comm || queue.empty()) continue;
+    bytes = std::move(queue.front().bytes);
+    if (queue.front().received) *queue.front().received = true;
+    queue.pop_front();
+    matched = {.from = sender, .tag = tag, .bytes = static_cast<int>(bytes.size())};
     return true;
   }
   return false;
@@ -85,9 +90,32 @@ mpi::Request FakeApi::send_until_received(mpi::Comm comm, const void* data, int 
   return next_++;
 }
 
-bool FakeApi::probe(mpi::Comm comm, int tag, mpi::Arrival& arrival) {
+bool FakeApi::match(mpi::Comm comm, mpi::MatchedMessage& matched) {
   if (outbox_ != nullptr) outbox_->progress();
-  return network_.peek(comm, rank_, tag, arrival);
+  const std::scoped_lock lock(mutex_);
+  most_looks_ = std::max(most_looks_, ++looks_[std::this_thread::get_id()]);
+  looked_.notify_all();
+  std::string bytes;
+  if (!network_.take_any(comm, rank_, matched, bytes)) return false;
+  matched.message = next_++;
+  matched_[matched.message] = std::move(bytes);
+  return true;
+}
+
+mpi::Request FakeApi::receive_matched(const mpi::MatchedMessage& matched, void* data) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = matched_.find(matched.message);
+  std::memcpy(data, found->second.data(), found->second.size());
+  matched_.erase(found);
+  return 0;
+}
+
+std::map<std::thread::id, int> FakeApi::wait_for_looks(int count) {
+  std::unique_lock lock(mutex_);
+  looks_.clear();
+  most_looks_ = 0;
+  looked_.wait(lock, [&] { return most_looks_ >= count; });
+  return looks_;
 }
 
 std::size_t FakeApi::open_requests() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,7 +28,8 @@ class FakeNetwork {
   void put(mpi::Comm comm, int from, int to, int tag, std::string bytes,
            std::shared_ptr<std::atomic<bool>> received = nullptr);
   bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
-  bool peek(mpi::Comm comm, int to, int tag, mpi::Arrival& arrival);
+  // Takes a message from any rank with any tag, and returns true if there is one.
+  bool take_any(mpi::Comm comm, int to, mpi::MatchedMessage& matched, std::string& bytes);
 
   // Makes no message arrive from now on.
   void cut() { is_cut_ = true; }
@@ -90,11 +93,14 @@ class FakeApi final : public mpi::Api {
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
-  bool probe(mpi::Comm comm, int tag, mpi::Arrival& arrival) override;
+  bool match(mpi::Comm comm, mpi::MatchedMessage& matched) override;
+  mpi::Request receive_matched(const mpi::MatchedMessage& matched, void* data) override;
 
   std::size_t open_requests();
   int freed() const { return freed_; }
   void set_last_tag(int tag) { last_tag_ = tag; }
+  // Waits until a thread has called match() this number of times, and returns how often each thread has called it.
+  std::map<std::thread::id, int> wait_for_looks(int count);
 
   // As in MPI, a receive with a matched message cannot be cancelled. Receives that are abandoned from now on are
   // matched.
@@ -121,6 +127,10 @@ class FakeApi final : public mpi::Api {
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
   std::map<mpi::Request, std::shared_ptr<std::atomic<bool>>> until_received_;
+  std::map<std::uintptr_t, std::string> matched_;
+  std::map<std::thread::id, int> looks_;
+  int most_looks_ = 0;  // of a thread
+  std::condition_variable looked_;
 };
 
 // Makes fabrics of ranks that are threads, connected by MPI's fabric over the fake libmpi. If `outboxes`, each rank has

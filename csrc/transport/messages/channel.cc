@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLeastGrace{1};
 }  // namespace
 
 MessageChannel::~MessageChannel() {
+  messages_->notify(nullptr);
   try {
     if (!messages_->has_no_network()) close();
   } catch (const Error&) {
@@ -42,10 +43,16 @@ void MessageChannel::close() {
   closing_channels_.add(std::move(messages_));
 }
 
+void MessageChannel::notify(Doorbell& doorbell) {
+  notified_ = &doorbell;
+  messages_->notify(&doorbell);
+  doorbell.notify();
+}
+
 void MessageChannel::send(int to, std::string bytes) {
   if (to == rank()) {
     to_self_.push_back({to, std::move(bytes)});
-    doorbell_.notify();
+    notified_->notify();
     return;
   }
   messages_->send(to, std::move(bytes));

@@ -1,4 +1,5 @@
-// The control channel of a group over a network. Messages do not notify the doorbell, so the engine polls.
+// The control channel of a group over a network. Messages notify the doorbell only once the process looks for them, so
+// the engine polls.
 #pragma once
 
 #include <deque>
@@ -17,7 +18,9 @@ class MessageChannel final : public ControlChannel {
   MessageChannel(std::unique_ptr<PolledNetwork> network, const WaitOptions& options, ClosingChannels& closing_channels)
       : liveness_(options.liveness),
         closing_channels_(closing_channels),
-        messages_(std::make_unique<ControlMessages>(std::move(network), options)) {}
+        messages_(std::make_unique<ControlMessages>(std::move(network), options)) {
+    messages_->notify(notified_);
+  }
   ~MessageChannel() override;
 
   int rank() const override { return messages_->rank(); }
@@ -26,7 +29,8 @@ class MessageChannel final : public ControlChannel {
   bool keeps_for(int to) const override { return messages_->keeps_for(to); }
   bool keeps_any() const override { return messages_->keeps_any(); }
   bool receive(ControlMessage& message) override;
-  Doorbell& doorbell() override { return doorbell_; }
+  Doorbell& doorbell() override { return *notified_; }
+  void notify(Doorbell& doorbell) override;
   bool needs_polling() const override { return true; }
 
  private:
@@ -34,9 +38,10 @@ class MessageChannel final : public ControlChannel {
 
   const Liveness* liveness_;
   ClosingChannels& closing_channels_;
+  Doorbell doorbell_;
+  Doorbell* notified_ = &doorbell_;
   std::unique_ptr<ControlMessages> messages_;
   std::deque<ControlMessage> to_self_;
-  Doorbell doorbell_;
 };
 
 }  // namespace perseus::messages

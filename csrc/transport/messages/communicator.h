@@ -19,7 +19,7 @@
 namespace perseus::messages {
 
 // The tags of messages. Messages of one communicator that overlap in time have different tags.
-enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, allgather, alltoall, control };
+enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, allgather, alltoall };
 
 struct WaitOptions {
   const Liveness* liveness = nullptr;

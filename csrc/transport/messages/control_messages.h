@@ -18,10 +18,7 @@ namespace perseus::messages {
 class ControlMessages {
  public:
   ControlMessages(std::unique_ptr<PolledNetwork> network, const WaitOptions& options)
-      : network_(*network),
-        communicator_(std::move(network), options),
-        last_(communicator_),
-        all_closed_(communicator_) {}
+      : network_(*network), communicator_(std::move(network), options), last_(communicator_) {}
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -30,6 +27,9 @@ class ControlMessages {
   // Returns true while a message to `to` is in flight; an engine may make progress only inside its calls.
   bool keeps_for(int to) const;
   bool keeps_any() const { return !outgoing_.empty(); }
+
+  // See PolledNetwork.
+  void notify(Doorbell* doorbell) { network_.notify(doorbell); }
 
   // The program has ended the engine, so that nothing can be sent.
   bool has_no_network() const { return network_.has_ended(); }
@@ -43,12 +43,15 @@ class ControlMessages {
   // Members are destroyed in reverse order, so that messages are abandoned before their memory is freed.
   struct InFlightMessage {
     explicit InFlightMessage(Communicator& communicator) : messages(communicator) {}
-    ControlMessage content;  // `from` of an outgoing message is its receiver
+    int peer = 0;
+    std::unique_ptr<std::string> bytes;
     Messages messages;
   };
 
+  void send_with_kind(int to, std::string bytes, char kind);
   void release_finished();
   void receive_arrivals();
+  bool all_have_closed();
 
   PolledNetwork& network_;
   Communicator communicator_;
@@ -56,19 +59,25 @@ class ControlMessages {
   std::list<InFlightMessage> incoming_;  // returned in the order of their arrival
   std::set<int> receivers_;              // of this rank's messages
   Messages last_;
-  Barrier all_closed_;
+
+  // Of the barrier, which sends one token per round to the rank at this distance.
+  int distance_ = 1;
+  bool sent_token_ = false;
+  std::set<int> tokens_from_;
 };
 
 // Keeps the communicators of destroyed channels until all peers have closed theirs. Thread-safe.
 class ClosingChannels {
  public:
   void add(std::unique_ptr<ControlMessages> messages);
-  // Frees those that all peers have closed. Returns true if none is left.
-  bool sweep();
+  // Frees those that all peers have closed. Returns the number of the others.
+  std::size_t sweep();
 
  private:
-  std::mutex mutex_;  // guards the list
+  std::mutex mutex_;  // guards the rest
   std::list<std::unique_ptr<ControlMessages>> closing_channels_;
+  std::size_t left_ =
+      0;  // by the last sweep; add() sweeps at twice as many, so that n channels are looked at O(n) times
 };
 
 }  // namespace perseus::messages

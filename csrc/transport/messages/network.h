@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/doorbell.h"
@@ -13,10 +15,11 @@ namespace perseus::messages {
 // A message in flight, as the engine names it.
 using Request = std::uintptr_t;
 
-// A message that has arrived and was not received.
+// A control message that has arrived. Its bytes are there once the request is done.
 struct Arrival {
   int from = 0;
-  int bytes = 0;
+  std::unique_ptr<std::string> bytes;
+  Request request = 0;
 };
 
 // The connections of one group. Messages between two ranks on one stream and with one tag keep their order. One thread
@@ -61,10 +64,14 @@ class Network {
 // A network that also carries control messages, for which the engine looks.
 class PolledNetwork : public Network {
  public:
+  // Takes the next control message that has arrived from any rank. Returns false if there is none.
+  virtual bool take_arrival(Arrival& arrival) = 0;
+  virtual Request send_control(const void* data, std::size_t bytes, int to) = 0;
   // The request is done once the message is received.
-  virtual Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) = 0;
-  // Returns true if a message with this tag has arrived on the first stream from any rank.
-  virtual bool probe(int tag, Arrival& arrival) = 0;
+  virtual Request send_control_until_received(const void* data, std::size_t bytes, int to) = 0;
+
+  // take_arrival() of other groups also looks for the messages of this one. They notify the doorbell; null: none.
+  virtual void notify(Doorbell* doorbell) = 0;
 };
 
 }  // namespace perseus::messages

@@ -24,6 +24,7 @@ struct MpichAbi {
     int count_low, count_high, source, tag, error;
   };
   static constexpr int kAnySource = -2;
+  static constexpr int kAnyTag = -1;
   static constexpr int kTagUb = 0x64400001;
   static constexpr int kThreadMultiple = 3;
   static constexpr int kThreadSerialized = 2;
@@ -43,6 +44,7 @@ struct OpenMpiAbi {
     std::size_t count;
   };
   static constexpr int kAnySource = -1;
+  static constexpr int kAnyTag = -1;
   static constexpr int kTagUb = 0;
   static constexpr int kThreadMultiple = 3;
   static constexpr int kThreadSerialized = 2;
@@ -68,6 +70,7 @@ struct StandardAbi {
     int source, tag, error, internal[5];
   };
   static constexpr int kAnySource = -1;
+  static constexpr int kAnyTag = -2;
   static constexpr int kTagUb = 501;
   static constexpr int kThreadMultiple = 4096;
   static constexpr int kThreadSerialized = 2048;

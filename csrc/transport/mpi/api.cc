@@ -209,15 +209,23 @@ class ApiOf final : public Api {
     return false;
   }
 
-  bool probe(Comm comm, int tag, Arrival& arrival) override {
+  bool match(Comm comm, MatchedMessage& matched) override {
     typename Abi::Status status{};
+    Handle message{};
     int there = 0;
     const auto lock = enter();
-    check(mpi_.iprobe(Abi::kAnySource, tag, narrow(comm), &there, &status), "MPI_Iprobe");
+    check(mpi_.improbe(Abi::kAnySource, Abi::kAnyTag, narrow(comm), &there, &message, &status), "MPI_Improbe");
     if (there == 0) return false;
-    arrival.from = status.source;
-    check(mpi_.get_count(&status, abi_.byte(), &arrival.bytes), "MPI_Get_count");
+    matched = {.from = status.source, .tag = status.tag, .message = wide(message)};
+    check(mpi_.get_count(&status, abi_.byte(), &matched.bytes), "MPI_Get_count");
     return true;
+  }
+
+  Request receive_matched(const MatchedMessage& matched, void* data) override {
+    Handle request{}, message = narrow(matched.message);
+    const auto lock = enter();
+    check(mpi_.imrecv(data, matched.bytes, abi_.byte(), &message, &request), "MPI_Imrecv");
+    return wide(request);
   }
 
  private:

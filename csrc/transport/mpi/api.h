@@ -23,7 +23,12 @@ std::string_view name_of(Family family);
 // Wide enough for every family's handles.
 using Comm = std::uintptr_t;
 using Request = messages::Request;
-using Arrival = messages::Arrival;
+
+// A message that has arrived, which receive_matched() alone can receive.
+struct MatchedMessage {
+  int from = 0, tag = 0, bytes = 0;
+  std::uintptr_t message = 0;
+};
 
 // One opened libmpi. Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return
 // their errors instead of ending the process. After initialize(), any thread may call any function.
@@ -68,8 +73,9 @@ class Api {
   // Abandons an unfinished request. Returns true if MPI no longer uses its memory. Otherwise MPI may use the memory
   // until it is finalized, because a receive with a matched message cannot be cancelled.
   virtual bool abandon(Request& request, bool receiving) = 0;
-  // Returns true if a message with this tag has arrived from any rank.
-  virtual bool probe(Comm comm, int tag, Arrival& arrival) = 0;
+  // Takes the next message that has arrived, from any rank and with any tag. Returns false if there is none.
+  virtual bool match(Comm comm, MatchedMessage& matched) = 0;
+  virtual Request receive_matched(const MatchedMessage& matched, void* data) = 0;
 };
 
 // `library` is a handle of dlopen(). It stays open for the life of the process, because MPI's exit handlers need it.

@@ -13,7 +13,7 @@
 namespace perseus::mpi {
 
 MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
-    : api_(api), comm_(comm), communicator_(make_network(api, comm), {.limit = limit}) {}
+    : api_(api), comm_(comm), communicator_(make_network(api, {comm}), {.limit = limit}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
   const auto ranks = static_cast<std::size_t>(size()), self = static_cast<std::size_t>(rank());

@@ -13,6 +13,7 @@ namespace {
 
 // A group has the tags from its number times this on. They tell its kinds of messages apart (messages::Tag).
 constexpr int kTagsOfGroup = 16;
+constexpr int kControl = 0;
 
 constexpr int kBits = 8;
 
@@ -57,38 +58,54 @@ std::vector<int> choose_numbers(std::span<const Group> groups, std::map<int, Num
 // The messages of one group.
 class GroupNetwork final : public messages::PolledNetwork {
  public:
-  GroupNetwork(std::shared_ptr<Connections> connections, std::vector<int> members, int number, bool is_control)
+  GroupNetwork(std::shared_ptr<Connections> connections, std::vector<int> members, int number)
       : connections_(std::move(connections)),
         api_(connections_->api()),
         members_(std::move(members)),
         rank_(member_of(connections_->rank())),
         number_(number),
-        is_control_(is_control) {
+        inbox_(connections_->inbox(number)) {
     connections_->open(number_);
   }
 
   std::string_view name() const override { return "MPI"; }
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
-  int streams() const override { return is_control_ ? 1 : connections_->streams(); }
+  int streams() const override { return connections_->streams(); }
 
   Request send(int stream, const void* data, std::size_t bytes, int to, int tag) override {
     const SendGuard::Call call(connections_->sends());
     return api_.send(comm(stream), data, static_cast<int>(bytes), world_rank(to), wire_tag(tag));
-  }
-  Request send_until_received(int stream, const void* data, std::size_t bytes, int to, int tag) override {
-    const SendGuard::Call call(connections_->sends());
-    return api_.send_until_received(comm(stream), data, static_cast<int>(bytes), world_rank(to), wire_tag(tag));
   }
   Request receive(int stream, void* data, std::size_t bytes, int from, int tag) override {
     return api_.receive(comm(stream), data, static_cast<int>(bytes), world_rank(from), wire_tag(tag));
   }
   bool test(Request& request) override { return api_.test(request); }
   bool abandon(Request& request, bool receiving) override { return api_.abandon(request, receiving); }
-  bool probe(int tag, Arrival& arrival) override {
-    if (!api_.probe(comm(0), wire_tag(tag), arrival)) return false;
+
+  bool take_arrival(messages::Arrival& arrival) override {
+    connections_->poll();
+    if (!inbox_.has_news.load(std::memory_order_acquire)) return false;
+    const std::scoped_lock lock(connections_->inboxes_mutex_);
+    arrival = std::move(inbox_.messages.front());
+    inbox_.messages.pop_front();
+    inbox_.has_news.store(!inbox_.messages.empty(), std::memory_order_release);
     arrival.from = member_of(arrival.from);
     return true;
+  }
+  Request send_control(const void* data, std::size_t bytes, int to) override {
+    const SendGuard::Call call(connections_->sends());
+    return api_.send(connections_->control(), data, static_cast<int>(bytes), world_rank(to), wire_tag(kControl));
+  }
+  Request send_control_until_received(const void* data, std::size_t bytes, int to) override {
+    const SendGuard::Call call(connections_->sends());
+    return api_.send_until_received(connections_->control(), data, static_cast<int>(bytes), world_rank(to),
+                                    wire_tag(kControl));
+  }
+
+  void notify(Doorbell* doorbell) override {
+    const std::scoped_lock lock(connections_->inboxes_mutex_);
+    inbox_.doorbell = doorbell;
   }
 
   bool has_ended() override { return api_.finalized(); }
@@ -96,7 +113,7 @@ class GroupNetwork final : public messages::PolledNetwork {
 
  private:
   // Groups that work at the same time begin with different streams.
-  Comm comm(int stream) const { return is_control_ ? connections_->control() : connections_->stream(stream + number_); }
+  Comm comm(int stream) const { return connections_->stream(stream + number_); }
   int wire_tag(int tag) const { return number_ * kTagsOfGroup + tag; }
   int world_rank(int member) const { return members_[static_cast<std::size_t>(member)]; }
   int member_of(int world_rank) const {
@@ -107,7 +124,7 @@ class GroupNetwork final : public messages::PolledNetwork {
   Api& api_;
   std::vector<int> members_;
   int rank_, number_;
-  bool is_control_;
+  Connections::Inbox& inbox_;  // kept until close()
 };
 
 Connections::Connections(Api& api, std::vector<Comm> comms, SendGuard* sends)
@@ -120,7 +137,14 @@ Connections::Connections(Api& api, std::vector<Comm> comms, SendGuard* sends)
 
 Connections::~Connections() {
   try {
-    if (!networks_.empty() || api_.finalized()) return;
+    if (api_.finalized()) return;
+    for (auto& [number, inbox] : inboxes_) {
+      for (auto& message : inbox.messages) {
+        // MPI may still write into the memory, which is then never freed.
+        if (!api_.abandon(message.request, true)) static_cast<void>(message.bytes.release());
+      }
+    }
+    if (!networks_.empty()) return;
     for (const auto comm : comms_) api_.free(comm);
   } catch (const Error&) {
     // The communicators are not used any more in either case.
@@ -134,6 +158,11 @@ Numbers Connections::numbers() const {
   return numbers;
 }
 
+Connections::Inbox& Connections::inbox(int number) {
+  const std::scoped_lock lock(inboxes_mutex_);
+  return inboxes_[number];
+}
+
 void Connections::open(int number) {
   const std::scoped_lock lock(mutex_);
   ++networks_[number];
@@ -141,24 +170,37 @@ void Connections::open(int number) {
 
 void Connections::close(int number) {
   const std::scoped_lock lock(mutex_);
-  if (--networks_.at(number) == 0) networks_.erase(number);
+  if (--networks_.at(number) > 0) return;
+  networks_.erase(number);
+  const std::scoped_lock inboxes_lock(inboxes_mutex_);
+  inboxes_.erase(number);
 }
 
-std::unique_ptr<messages::PolledNetwork> make_data_network(std::shared_ptr<Connections> connections,
-                                                           std::vector<int> members, int number) {
-  return std::make_unique<GroupNetwork>(std::move(connections), std::move(members), number, false);
+// A message has to be delivered before the next one is matched, or messages of one sender would change their order. It
+// is received at once, because MPICH over TCP loses matched messages that wait.
+void Connections::poll() {
+  const std::unique_lock lock(inboxes_mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (MatchedMessage matched; api_.match(control(), matched);) {
+    auto& inbox = inboxes_[matched.tag / kTagsOfGroup];
+    auto& message = inbox.messages.emplace_back(
+        messages::Arrival{matched.from, std::make_unique<std::string>(static_cast<std::size_t>(matched.bytes), '\0')});
+    message.request = api_.receive_matched(matched, message.bytes->data());
+    inbox.has_news.store(true, std::memory_order_release);
+    if (inbox.doorbell != nullptr) inbox.doorbell->notify();
+  }
 }
 
-std::unique_ptr<messages::PolledNetwork> make_control_network(std::shared_ptr<Connections> connections,
-                                                              std::vector<int> members, int number) {
-  return std::make_unique<GroupNetwork>(std::move(connections), std::move(members), number, true);
+std::unique_ptr<messages::PolledNetwork> make_network(std::shared_ptr<Connections> connections,
+                                                      std::vector<int> members, int number) {
+  return std::make_unique<GroupNetwork>(std::move(connections), std::move(members), number);
 }
 
-std::unique_ptr<messages::PolledNetwork> make_network(Api& api, Comm comm, SendGuard* sends) {
-  auto connections = std::make_shared<Connections>(api, std::vector{comm}, sends);
+std::unique_ptr<messages::PolledNetwork> make_network(Api& api, std::vector<Comm> comms, SendGuard* sends) {
+  auto connections = std::make_shared<Connections>(api, std::move(comms), sends);
   std::vector<int> everybody(static_cast<std::size_t>(connections->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return make_control_network(std::move(connections), std::move(everybody), 0);
+  return make_network(std::move(connections), std::move(everybody), 0);
 }
 
 }  // namespace perseus::mpi

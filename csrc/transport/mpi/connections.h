@@ -1,6 +1,8 @@
 // The communicators of a job's ranks. All groups share them, and tags tell the groups apart.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/doorbell.h"
 #include "transport/fabric.h"
 #include "transport/messages/network.h"
 #include "transport/mpi/api.h"
@@ -26,7 +29,7 @@ std::vector<int> choose_numbers(std::span<const Group> groups, std::map<int, Num
 class Connections {
  public:
   // Takes ownership of communicators of the same ranks, which return their errors. The first one carries the control
-  // messages, and the data too if it is the only one. `sends` guards the sends, if given.
+  // messages, the others are the streams. A single one is a stream. `sends` guards the sends, if given.
   Connections(Api& api, std::vector<Comm> comms, SendGuard* sends = nullptr);
   // Frees the communicators, unless a network was not closed, so that messages may still arrive.
   ~Connections();
@@ -37,7 +40,6 @@ class Connections {
   SendGuard* sends() const { return sends_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  Comm control() const { return comms_.front(); }
   int streams() const { return comms_.size() == 1 ? 1 : static_cast<int>(comms_.size()) - 1; }
   Comm stream(int number) const {
     return comms_.size() == 1 ? comms_.front() : comms_[static_cast<std::size_t>(1 + number % streams())];
@@ -48,27 +50,38 @@ class Connections {
   // Returns the numbers of this rank's groups that are not closed.
   Numbers numbers() const;
 
+  // Receives the control messages that have arrived, unless another thread does so.
+  void poll();
+
  private:
   friend class GroupNetwork;
+  struct Inbox {
+    std::deque<messages::Arrival> messages;
+    Doorbell* doorbell = nullptr;       // null: none
+    std::atomic<bool> has_news{false};  // also read without the mutex
+  };
+
+  Inbox& inbox(int number);
   void open(int number);
   void close(int number);
+  Comm control() const { return comms_.front(); }
 
   Api& api_;
   std::vector<Comm> comms_;
   SendGuard* sends_;
   int rank_, size_, most_groups_;
-  mutable std::mutex mutex_;     // guards the rest
-  std::map<int, int> networks_;  // by number
+  mutable std::mutex mutex_;      // guards the rest
+  std::map<int, int> networks_;   // by number
+  std::mutex inboxes_mutex_;      // guards the rest
+  std::map<int, Inbox> inboxes_;  // by number
 };
 
 // Point-to-point messages of the ascending ranks `members`, of which this rank is one. `number` is the same on all of
 // them.
-std::unique_ptr<messages::PolledNetwork> make_data_network(std::shared_ptr<Connections> connections,
-                                                           std::vector<int> members, int number);
-std::unique_ptr<messages::PolledNetwork> make_control_network(std::shared_ptr<Connections> connections,
-                                                              std::vector<int> members, int number);
+std::unique_ptr<messages::PolledNetwork> make_network(std::shared_ptr<Connections> connections,
+                                                      std::vector<int> members, int number);
 
-// The same for all ranks of a communicator. Takes ownership of it.
-std::unique_ptr<messages::PolledNetwork> make_network(Api& api, Comm comm, SendGuard* sends = nullptr);
+// The same for all ranks of the communicators, which are those of a Connections.
+std::unique_ptr<messages::PolledNetwork> make_network(Api& api, std::vector<Comm> comms, SendGuard* sends = nullptr);
 
 }  // namespace perseus::mpi

@@ -1,13 +1,19 @@
 #include "transport/mpi/fabric.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/doorbell.h"
 #include "base/lent_memory.h"
+#include "base/thread.h"
 #include "transport/messages/channel.h"
 #include "transport/messages/transport.h"
 #include "transport/mpi/abandonable_call.h"
@@ -18,15 +24,13 @@
 namespace perseus::mpi {
 namespace {
 
+constexpr std::chrono::microseconds kLook{100'000};
+
 // What a rank that takes no turn sends to the others. It is no set of numbers, whose last byte is not 0.
 const std::string kBusy(1, '\0');
 
-// A tag of no message.
-constexpr int kNoTag = 0;
-
 std::vector<Comm> make_communicators(Api& api, Comm job, int streams) {
   std::vector<Comm> comms{api.duplicate(job)};
-  if (streams == 1) return comms;
   for (int number = 0; number < streams; ++number) comms.push_back(api.duplicate_as_stream(job, number));
   return comms;
 }
@@ -35,7 +39,10 @@ class MpiFabric final : public Fabric {
  public:
   MpiFabric(std::shared_ptr<Connections> connections, messages::ClosingChannels& closing_channels,
             const messages::WaitOptions& options)
-      : connections_(std::move(connections)), closing_channels_(closing_channels), options_(options) {}
+      : connections_(std::move(connections)), closing_channels_(closing_channels), options_(options) {
+    thread_ = start_thread([this] { run(); });
+  }
+  ~MpiFabric() override { MpiFabric::end_watch(); }
 
   Link connect(std::span<const int> members, const BootstrapAllgather& exchange) override {
     const Group group{.members = {members.begin(), members.end()}};
@@ -65,14 +72,18 @@ class MpiFabric final : public Fabric {
   void release(void* memory) override { free_lent(memory); }
 
   void make_progress() override {
-    auto& api = connections_->api();
-    if (options_.liveness->any_lost() || api.finalized()) return;
+    if (options_.liveness->any_lost() || connections_->api().finalized()) return;
     try {
-      Arrival arrival;
-      api.probe(connections_->control(), kNoTag, arrival);
+      connections_->poll();
     } catch (const Error&) {
       // The next call of a transport or a channel reports the failure.
     }
+  }
+
+  void end_watch() override {
+    stop_.store(true, std::memory_order_release);
+    stopping_.notify();
+    if (thread_.joinable()) thread_.join();
   }
 
   std::string description() const override {
@@ -82,6 +93,17 @@ class MpiFabric final : public Fabric {
   }
 
  private:
+  // Looks for the messages of idle engines, which sleep.
+  void run() {
+    pthread_setname_np(pthread_self(), "perseus-mpi");
+    for (;;) {
+      const auto seen = stopping_.notifications();
+      if (stop_.load(std::memory_order_acquire)) return;
+      make_progress();
+      stopping_.wait(seen, Sleeper::engine, kLook);
+    }
+  }
+
   struct Turn {
     std::unique_lock<std::mutex> lock;
     std::map<int, Numbers> used;  // by rank
@@ -107,10 +129,10 @@ class MpiFabric final : public Fabric {
     const auto& members = group.members;
     if (std::ranges::find(members, connections_->rank()) == members.end()) return link;
     link.transport =
-        std::make_unique<messages::MessageTransport>(make_data_network(connections_, members, number), options_);
+        std::make_unique<messages::MessageTransport>(make_network(connections_, members, number), options_);
     if (group.has_control) {
-      link.control = std::make_unique<messages::MessageChannel>(make_control_network(connections_, members, number),
-                                                                options_, closing_channels_);
+      link.control = std::make_unique<messages::MessageChannel>(make_network(connections_, members, number), options_,
+                                                                closing_channels_);
     }
     return link;
   }
@@ -127,6 +149,9 @@ class MpiFabric final : public Fabric {
   messages::ClosingChannels& closing_channels_;
   messages::WaitOptions options_;
   std::mutex connecting_;  // held by the thread that connects groups
+  std::atomic<bool> stop_{false};
+  Doorbell stopping_;
+  std::thread thread_;
 };
 
 // Returns the smallest number of streams of all ranks, because MPI on one host may have more than on another.

@@ -39,7 +39,8 @@ struct Functions {
   int (*test)(Handle*, int*, Status*);
   int (*cancel)(Handle*);
   int (*request_free)(Handle*);
-  int (*iprobe)(int, int, Handle, int*, Status*);
+  int (*improbe)(int, int, Handle, int*, Handle*, Status*);
+  int (*imrecv)(void*, int, Handle, Handle*, Handle*);
   int (*get_count)(const Status*, Handle, int*);
 };
 
@@ -75,7 +76,8 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(test, "MPI_Test");
   get(cancel, "MPI_Cancel");
   get(request_free, "MPI_Request_free");
-  get(iprobe, "MPI_Iprobe");
+  get(improbe, "MPI_Improbe");
+  get(imrecv, "MPI_Imrecv");
   get(get_count, "MPI_Get_count");
 }
 

@@ -144,11 +144,27 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
 // The time within which other failing ranks reach the final barrier. Ranks that hang in a collective never do.
 constexpr std::chrono::milliseconds kGrace{1000};
 
-// Waits until all ranks shut down; only then does MPI_Finalize return soon.
-Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
+// Receives last messages, which MPI_Finalize might wait for. Some ranks may be late, or may have lost others before.
+void end_channels(messages::ClosingChannels& channels) {
+  constexpr std::chrono::milliseconds kPatience{300};
+  auto since = std::chrono::steady_clock::now();
+  for (auto left = channels.sweep(); left > 0 && std::chrono::steady_clock::now() - since < kPatience;) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    const auto before = std::exchange(left, channels.sweep());
+    if (left < before) since = std::chrono::steady_clock::now();
+  }
+}
+
+// Waits until all ranks shut down and have ended their channels; only then does MPI_Finalize return soon.
+Status end_together(Api& api, Comm comm, messages::ClosingChannels& channels, std::chrono::milliseconds limit) {
   try {
-    messages::Communicator everybody(make_network(api, comm), {.limit = limit});
-    everybody.barrier();
+    messages::Communicator everybody(make_network(api, {comm}), {.limit = limit});
+    // Once more for ranks that were late. A channel that ends late may still send, and a send to a rank after its
+    // MPI_Finalize does not return.
+    for (int round = 0; round < 2; ++round) {
+      end_channels(channels);
+      everybody.barrier();
+    }
     return {};
   } catch (const Error& error) {
     return Status::from(error);
@@ -156,10 +172,11 @@ Status run_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
 }
 
 // The same for a failing rank, which may hang in MPI because another rank has ended.
-Status abandonable_final_barrier(Api& api, Comm comm, std::chrono::milliseconds limit) {
+Status end_together_or_abandon(Api& api, Comm comm, messages::ClosingChannels& channels,
+                               std::chrono::milliseconds limit) {
   try {
-    const auto leave = [&api, comm, limit] { return run_final_barrier(api, comm, limit); };
-    return run_abandonable<Status>(leave, nullptr, {.limit = limit + kGrace});
+    const auto end = [&api, &channels, comm, limit] { return end_together(api, comm, channels, limit); };
+    return run_abandonable<Status>(end, nullptr, {.limit = limit + kGrace});
   } catch (const Error&) {
     return {ErrorKind::timed_out, "not all ranks have shut down in time"};
   }
@@ -184,15 +201,6 @@ bool finalize_within(Api& api, std::chrono::milliseconds limit) {
   }).detach();
   std::unique_lock lock(progress->mutex);
   return progress->changed.wait_for(lock, limit, [&] { return progress->done; });
-}
-
-// Receives last messages, which MPI_Finalize might wait for. All ranks are here, but some may have lost others before.
-void end_channels(messages::ClosingChannels& channels) {
-  constexpr std::chrono::milliseconds kLongest{100};
-  const auto begin = std::chrono::steady_clock::now();
-  while (!channels.sweep() && std::chrono::steady_clock::now() - begin < kLongest) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
 }
 
 // Ends this process without MPI_Finalize, so that the launcher ends the job. It calls no functions at exit, because a
@@ -288,13 +296,11 @@ bool finalize_mpi(int exit_code, std::chrono::milliseconds limit) {
   const auto barrier_limit = failing ? std::min(limit, mpi::kGrace) : limit;
   // A send to a rank that has ended, or that is outside MPI, may not return from MPI.
   const auto lost = mpi.sends.status();
+  auto& channels = mpi.closing_channels;
   const auto left = !lost.ok() ? lost
-                    : failing  ? mpi::abandonable_final_barrier(api, mpi.final_barrier, barrier_limit)
-                               : mpi::run_final_barrier(api, mpi.final_barrier, barrier_limit);
-  if (left.ok()) {
-    mpi::end_channels(mpi.closing_channels);
-    return mpi::finalize_within(api, limit);
-  }
+                    : failing  ? mpi::end_together_or_abandon(api, mpi.final_barrier, channels, barrier_limit)
+                               : mpi::end_together(api, mpi.final_barrier, channels, barrier_limit);
+  if (left.ok()) return mpi::finalize_within(api, limit);
   if (!failing) log(LogLevel::warning, "ending without MPI_Finalize: " + left.text());
   if (failing) {
     // The barrier takes this time otherwise.
