@@ -8,7 +8,7 @@
 #include "simulated_mpi.h"
 #include "transport/hierarchy/channel.h"
 #include "transport/messages/channel.h"
-#include "transport/mpi/network.h"
+#include "transport/mpi/connections.h"
 
 namespace perseus::scale {
 namespace {
@@ -91,7 +91,7 @@ Situation shutdown(int ranks) {
   for (bool all_closed = false; !all_closed;) {
     all_closed = true;
     for (int rank = 0; rank < ranks; ++rank) {
-      costs.timed(rank, [&] { all_closed = job[static_cast<std::size_t>(rank)].closing.sweep() && all_closed; });
+      costs.timed(rank, [&] { all_closed = job[static_cast<std::size_t>(rank)].closing.sweep() == 0 && all_closed; });
     }
   }
   return situation("the shutdown", costs);

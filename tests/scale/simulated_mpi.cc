@@ -1,7 +1,9 @@
 #include "simulated_mpi.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "transport/messages/communicator.h"
@@ -35,6 +37,7 @@ class SimulatedMpi::Rank final : public mpi::Api {
   }
   mpi::Comm duplicate_as_stream(mpi::Comm comm, int) override { return duplicate(comm); }
   void free(mpi::Comm) override {}
+  int last_tag() override { return std::numeric_limits<int>::max(); }
 
   mpi::Request send(mpi::Comm comm, const void* data, int bytes, int to, int tag) override {
     put(comm, data, bytes, to, tag, nullptr);
@@ -42,15 +45,15 @@ class SimulatedMpi::Rank final : public mpi::Api {
   }
   mpi::Request send_until_received(mpi::Comm comm, const void* data, int bytes, int to, int tag) override {
     const int world_rank = group(comm)[static_cast<std::size_t>(to)];
-    sends_[next_] = {world_rank, std::make_shared<bool>(false)};
-    put(comm, data, bytes, to, tag, sends_[next_].second);
+    const auto received = std::make_shared<bool>(false);
+    put(comm, data, bytes, to, tag, received);
+    const std::scoped_lock lock(mutex_);
+    sends_[next_] = {world_rank, received};
     return next_++;
   }
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override {
-    const std::scoped_lock lock(mailbox().mutex);
-    // A message that is already there is taken now, so that a probe does not return it again.
     const Receive receive{{comm, tag}, data, bytes, from};
-    if (take(receive)) return 0;
+    const std::scoped_lock lock(mutex_);
     receives_[next_] = receive;
     return next_++;
   }
@@ -58,35 +61,52 @@ class SimulatedMpi::Rank final : public mpi::Api {
   // that poll would take minutes.
   bool test(mpi::Request& request) override {
     if (request == 0) return true;
+    std::unique_lock requests(mutex_);
     bool done = false;
     if (const auto sent = sends_.find(request); sent != sends_.end()) {
       const std::scoped_lock lock(mpi_.mailboxes_[static_cast<std::size_t>(sent->second.first)]->mutex);
       done = *sent->second.second;
     } else {
-      const auto& receive = receives_.at(request);
+      const auto receive = receives_.at(request);
+      requests.unlock();
       std::unique_lock lock(mailbox().mutex);
       if (receive.key.second == static_cast<int>(messages::Tag::gather)) {
         mailbox().arrived.wait(lock, [&] { return done = take(receive); });
       } else {
         done = take(receive);
       }
+      lock.unlock();
+      requests.lock();
     }
+    requests.unlock();
     if (done) abandon(request, false);
     return done;
   }
   bool abandon(mpi::Request& request, bool) override {
+    const std::scoped_lock lock(mutex_);
     sends_.erase(request);
     receives_.erase(request);
     request = 0;
     return true;
   }
-  bool probe(mpi::Comm comm, int tag, mpi::Arrival& arrival) override {
+  bool match(mpi::Comm comm, mpi::MatchedMessage& matched) override {
     const std::scoped_lock lock(mailbox().mutex);
-    const auto found = mailbox().messages.find({comm, tag});
-    if (found == mailbox().messages.end()) return false;
-    const auto& [from, queue] = *found->second.begin();
-    arrival = {from, static_cast<int>(queue.front().bytes.size())};
+    const auto found = mailbox().messages.lower_bound({comm, 0});
+    if (found == mailbox().messages.end() || found->first.first != comm) return false;
+    const int from = found->second.begin()->first;
+    auto& message = found->second.begin()->second.front();
+    matched = {.from = from,
+               .tag = found->first.second,
+               .bytes = static_cast<int>(message.bytes.size()),
+               .message = reinterpret_cast<std::uintptr_t>(new std::string(std::move(message.bytes)))};
+    if (message.received) *message.received = true;
+    remove_first(found, from);
     return true;
+  }
+  mpi::Request receive_matched(const mpi::MatchedMessage& matched, void* data) override {
+    const std::unique_ptr<std::string> bytes(reinterpret_cast<std::string*>(matched.message));
+    std::memcpy(data, bytes->data(), bytes->size());
+    return 0;
   }
 
  private:
@@ -129,14 +149,19 @@ class SimulatedMpi::Rank final : public mpi::Api {
     auto& message = queue->second.front();
     std::memcpy(receive.data, message.bytes.data(), message.bytes.size());
     if (message.received) *message.received = true;
+    remove_first(queues, receive.from);
+    return true;
+  }
+  void remove_first(std::map<Key, Queues>::iterator queues, int from) {
+    const auto queue = queues->second.find(from);
     queue->second.pop_front();
     if (queue->second.empty()) queues->second.erase(queue);
-    if (queues->second.empty()) messages.erase(queues);
-    return true;
+    if (queues->second.empty()) mailbox().messages.erase(queues);
   }
 
   SimulatedMpi& mpi_;
   int number_;
+  std::mutex mutex_;  // guards next_, receives_ and sends_
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
   std::map<mpi::Request, std::pair<int, std::shared_ptr<bool>>> sends_;  // the receiver, and whether it has received

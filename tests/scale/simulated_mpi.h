@@ -21,7 +21,7 @@ class SimulatedMpi {
   // Adds messages to `costs`, which must outlive this.
   explicit SimulatedMpi(Costs& costs);
 
-  // Returns one rank's view. One thread at a time uses it.
+  // Returns one rank's view. Thread-safe, except for new communicators.
   mpi::Api& api(int rank) { return *apis_[static_cast<std::size_t>(rank)]; }
 
   // Returns a new communicator of these ascending ranks.
@@ -34,11 +34,12 @@ class SimulatedMpi {
     std::string bytes;
     std::shared_ptr<bool> received;  // guarded by the receiver's mutex
   };
-  using Key = std::pair<mpi::Comm, int>;  // communicator and tag
+  using Key = std::pair<mpi::Comm, int>;              // communicator and tag
+  using Queues = std::map<int, std::deque<Message>>;  // by the sender's rank in the communicator
   struct Mailbox {
     std::mutex mutex;  // guards messages
     std::condition_variable arrived;
-    std::map<Key, std::map<int, std::deque<Message>>> messages;  // by the sender's rank in the communicator
+    std::map<Key, Queues> messages;
   };
 
   Costs& costs_;

@@ -49,7 +49,7 @@ Situation start(int ranks) {
     counted.wait();
   });
   waiter.join();
-  while (!mpi::closing_channels().sweep()) {
+  while (mpi::closing_channels().sweep() > 0) {
   }
   return found;
 }
