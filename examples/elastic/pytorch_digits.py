@@ -49,10 +49,11 @@ def train(state: Any, dataset: TensorDataset, args: argparse.Namespace) -> None:
             loss.backward()
             state.optimizer.step()
             state.sampler.record_batch(batch, args.batch_size)
+            state.loss = loss.item()  # new workers may find no image left in this epoch
             if batch % args.commit_steps == args.commit_steps - 1:
                 state.commit()  # a copy in memory; new workers get it
         if hvd.rank() == 0:
-            print(f"epoch {state.epoch + 1} with {hvd.size()} workers: loss {loss.item():.3f}", flush=True)
+            print(f"epoch {state.epoch + 1} with {hvd.size()} workers: loss {state.loss:.3f}", flush=True)
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
         state.commit()
@@ -71,7 +72,7 @@ def main() -> int:
     plain = torch.optim.SGD(model.parameters(), lr=args.learning_rate * hvd.size())
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
     sampler = hvd.elastic.ElasticSampler(dataset)
-    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, loss=0.0)
 
     def workers_have_changed() -> None:
         for group in optimizer.param_groups:
