@@ -72,8 +72,7 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
   const auto require = [](bool is_well_formed) {
     if (is_well_formed) return;
     throw Error(ErrorKind::transport,
-                "missing-rank query: a message from another rank is malformed; "
-                "check that all ranks run the same "
+                "missing-rank query: a message from another rank is malformed; check that all ranks run the same "
                 "version of perseus_like");
   };
   const auto are_ranks = [&](const RankSet& ranks) { return ranks.empty() || is_rank(ranks.runs().back().end - 1); };
@@ -170,7 +169,7 @@ void MissingRankQuery::report(const ProgressPoint& point, Query& query) {
   others.remove(query.answered());
   if (!others.empty()) return;
   finish(point, query);
-  queries_.erase(ProgressPoint(point));  // `point` may be a part of the query
+  queries_.erase(point);
 }
 
 // Sends what was not sent before.

@@ -83,6 +83,7 @@ Situation one_dead_rank(int ranks) {
   const auto* const name = "root";
   make_room_for_descriptors(static_cast<std::size_t>(4 * ranks));
   Costs costs(ranks, kRanksPerHost);
+  std::latch all_know(ranks - 1);  // outlives the threads of the watches
   Loopback loopback;
   std::deque<WatchedRank> job(static_cast<std::size_t>(ranks));
   const auto at = [&](int rank) -> WatchedRank& { return job[static_cast<std::size_t>(rank)]; };
@@ -100,7 +101,6 @@ Situation one_dead_rank(int ranks) {
     at(leader).host_peers.push_back({0, std::move(other)});
   }
   const int dead = ranks - 1;
-  std::latch all_know(ranks - 1);
   for (int rank = 0; rank < dead; ++rank) {
     auto& each = at(rank);
     const bool is_leader = rank % kRanksPerHost == 0;
