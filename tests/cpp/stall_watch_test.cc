@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds kPatience{1000}, kShutdown{100};
+constexpr milliseconds kPatience{100}, kShutdown{100};
 
 std::pair<UniqueFd, UniqueFd> connection() {
   std::array<int, 2> ends{};
