@@ -44,17 +44,14 @@ std::size_t FakeNetwork::in_progress() {
   return count;
 }
 
-bool FakeNetwork::take_any(mpi::Comm comm, int to, mpi::MatchedMessage& matched, std::string& bytes) {
+bool FakeNetwork::peek(mpi::Comm comm, int to, mpi::Envelope& envelope) {
   const std::scoped_lock lock(mutex_);
   for (auto found = queues_.lower_bound({to, 0, 0, 0}); found != queues_.end(); ++found) {
     const auto& [receiver, tag, sender, by] = found->first;
     if (receiver != to) return false;
-    auto& queue = found->second;
+    const auto& queue = found->second;
     if (by != comm || queue.empty()) continue;
-    bytes = std::move(queue.front().bytes);
-    if (queue.front().received) *queue.front().received = true;
-    queue.pop_front();
-    matched = {.from = sender, .tag = tag, .bytes = static_cast<int>(bytes.size())};
+    envelope = {.from = sender, .tag = tag, .bytes = static_cast<int>(queue.front().bytes.size())};
     return true;
   }
   return false;
@@ -90,24 +87,12 @@ mpi::Request FakeApi::send_until_received(mpi::Comm comm, const void* data, int 
   return next_++;
 }
 
-bool FakeApi::match(mpi::Comm comm, mpi::MatchedMessage& matched) {
+bool FakeApi::probe(mpi::Comm comm, mpi::Envelope& envelope) {
   if (outbox_ != nullptr) outbox_->progress();
   const std::scoped_lock lock(mutex_);
   most_looks_ = std::max(most_looks_, ++looks_[std::this_thread::get_id()]);
   looked_.notify_all();
-  std::string bytes;
-  if (!network_.take_any(comm, rank_, matched, bytes)) return false;
-  matched.message = next_++;
-  matched_[matched.message] = std::move(bytes);
-  return true;
-}
-
-mpi::Request FakeApi::receive_matched(const mpi::MatchedMessage& matched, void* data) {
-  const std::scoped_lock lock(mutex_);
-  const auto found = matched_.find(matched.message);
-  std::memcpy(data, found->second.data(), found->second.size());
-  matched_.erase(found);
-  return 0;
+  return network_.peek(comm, rank_, envelope);
 }
 
 std::map<std::thread::id, int> FakeApi::wait_for_looks(int count) {

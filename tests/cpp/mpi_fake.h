@@ -28,8 +28,8 @@ class FakeNetwork {
   void put(mpi::Comm comm, int from, int to, int tag, std::string bytes,
            std::shared_ptr<std::atomic<bool>> received = nullptr);
   bool take(mpi::Comm comm, int from, int to, int tag, std::string& bytes);
-  // Takes a message from any rank with any tag, and returns true if there is one.
-  bool take_any(mpi::Comm comm, int to, mpi::MatchedMessage& matched, std::string& bytes);
+  // Returns true if there is a message from any rank with any tag.
+  bool peek(mpi::Comm comm, int to, mpi::Envelope& envelope);
 
   // Makes no message arrive from now on.
   void cut() { is_cut_ = true; }
@@ -93,13 +93,12 @@ class FakeApi final : public mpi::Api {
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override;
   bool test(mpi::Request& request) override;
   bool abandon(mpi::Request& request, bool receiving) override;
-  bool match(mpi::Comm comm, mpi::MatchedMessage& matched) override;
-  mpi::Request receive_matched(const mpi::MatchedMessage& matched, void* data) override;
+  bool probe(mpi::Comm comm, mpi::Envelope& envelope) override;
 
   std::size_t open_requests();
   int freed() const { return freed_; }
   void set_last_tag(int tag) { last_tag_ = tag; }
-  // Waits until a thread has called match() this number of times, and returns how often each thread has called it.
+  // Waits until a thread has called probe() this number of times, and returns how often each thread has called it.
   std::map<std::thread::id, int> wait_for_looks(int count);
 
   // As in MPI, a receive with a matched message cannot be cancelled. Receives that are abandoned from now on are
@@ -127,7 +126,6 @@ class FakeApi final : public mpi::Api {
   mpi::Request next_ = 1;
   std::map<mpi::Request, Receive> receives_;
   std::map<mpi::Request, std::shared_ptr<std::atomic<bool>>> until_received_;
-  std::map<std::uintptr_t, std::string> matched_;
   std::map<std::thread::id, int> looks_;
   int most_looks_ = 0;  // of a thread
   std::condition_variable looked_;

@@ -1,7 +1,6 @@
 #include "simulated_mpi.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -53,6 +52,11 @@ class SimulatedMpi::Rank final : public mpi::Api {
   }
   mpi::Request receive(mpi::Comm comm, void* data, int bytes, int from, int tag) override {
     const Receive receive{{comm, tag}, data, bytes, from};
+    {
+      // A message that is already there is taken now, so that a probe does not return it again.
+      const std::scoped_lock lock(mailbox().mutex);
+      if (take(receive)) return 0;
+    }
     const std::scoped_lock lock(mutex_);
     receives_[next_] = receive;
     return next_++;
@@ -89,24 +93,13 @@ class SimulatedMpi::Rank final : public mpi::Api {
     request = 0;
     return true;
   }
-  bool match(mpi::Comm comm, mpi::MatchedMessage& matched) override {
+  bool probe(mpi::Comm comm, mpi::Envelope& envelope) override {
     const std::scoped_lock lock(mailbox().mutex);
     const auto found = mailbox().messages.lower_bound({comm, 0});
     if (found == mailbox().messages.end() || found->first.first != comm) return false;
-    const int from = found->second.begin()->first;
-    auto& message = found->second.begin()->second.front();
-    matched = {.from = from,
-               .tag = found->first.second,
-               .bytes = static_cast<int>(message.bytes.size()),
-               .message = reinterpret_cast<std::uintptr_t>(new std::string(std::move(message.bytes)))};
-    if (message.received) *message.received = true;
-    remove_first(found, from);
+    const auto& [from, queue] = *found->second.begin();
+    envelope = {.from = from, .tag = found->first.second, .bytes = static_cast<int>(queue.front().bytes.size())};
     return true;
-  }
-  mpi::Request receive_matched(const mpi::MatchedMessage& matched, void* data) override {
-    const std::unique_ptr<std::string> bytes(reinterpret_cast<std::string*>(matched.message));
-    std::memcpy(data, bytes->data(), bytes->size());
-    return 0;
   }
 
  private:
@@ -149,14 +142,10 @@ class SimulatedMpi::Rank final : public mpi::Api {
     auto& message = queue->second.front();
     std::memcpy(receive.data, message.bytes.data(), message.bytes.size());
     if (message.received) *message.received = true;
-    remove_first(queues, receive.from);
-    return true;
-  }
-  void remove_first(std::map<Key, Queues>::iterator queues, int from) {
-    const auto queue = queues->second.find(from);
     queue->second.pop_front();
     if (queue->second.empty()) queues->second.erase(queue);
-    if (queues->second.empty()) mailbox().messages.erase(queues);
+    if (queues->second.empty()) messages.erase(queues);
+    return true;
   }
 
   SimulatedMpi& mpi_;

@@ -209,23 +209,15 @@ class ApiOf final : public Api {
     return false;
   }
 
-  bool match(Comm comm, MatchedMessage& matched) override {
+  bool probe(Comm comm, Envelope& envelope) override {
     typename Abi::Status status{};
-    Handle message{};
     int there = 0;
     const auto lock = enter();
-    check(mpi_.improbe(Abi::kAnySource, Abi::kAnyTag, narrow(comm), &there, &message, &status), "MPI_Improbe");
+    check(mpi_.iprobe(Abi::kAnySource, Abi::kAnyTag, narrow(comm), &there, &status), "MPI_Iprobe");
     if (there == 0) return false;
-    matched = {.from = status.source, .tag = status.tag, .message = wide(message)};
-    check(mpi_.get_count(&status, abi_.byte(), &matched.bytes), "MPI_Get_count");
+    envelope = {.from = status.source, .tag = status.tag};
+    check(mpi_.get_count(&status, abi_.byte(), &envelope.bytes), "MPI_Get_count");
     return true;
-  }
-
-  Request receive_matched(const MatchedMessage& matched, void* data) override {
-    Handle request{}, message = narrow(matched.message);
-    const auto lock = enter();
-    check(mpi_.imrecv(data, matched.bytes, abi_.byte(), &message, &request), "MPI_Imrecv");
-    return wide(request);
   }
 
  private:

@@ -24,10 +24,9 @@ std::string_view name_of(Family family);
 using Comm = std::uintptr_t;
 using Request = messages::Request;
 
-// A message that has arrived, which receive_matched() alone can receive.
-struct MatchedMessage {
+// A message that has arrived.
+struct Envelope {
   int from = 0, tag = 0, bytes = 0;
-  std::uintptr_t message = 0;
 };
 
 // One opened libmpi. Failures of MPI are thrown as Error(transport) with MPI's own text. Communicators made here return
@@ -73,9 +72,8 @@ class Api {
   // Abandons an unfinished request. Returns true if MPI no longer uses its memory. Otherwise MPI may use the memory
   // until it is finalized, because a receive with a matched message cannot be cancelled.
   virtual bool abandon(Request& request, bool receiving) = 0;
-  // Takes the next message that has arrived, from any rank and with any tag. Returns false if there is none.
-  virtual bool match(Comm comm, MatchedMessage& matched) = 0;
-  virtual Request receive_matched(const MatchedMessage& matched, void* data) = 0;
+  // Returns true if a message has arrived from any rank, with any tag.
+  virtual bool probe(Comm comm, Envelope& envelope) = 0;
 };
 
 // `library` is a handle of dlopen(). It stays open for the life of the process, because MPI's exit handlers need it.

@@ -84,7 +84,7 @@ class GroupNetwork final : public messages::PolledNetwork {
   bool abandon(Request& request, bool receiving) override { return api_.abandon(request, receiving); }
 
   bool take_arrival(messages::Arrival& arrival) override {
-    connections_->poll();
+    connections_->poll(&inbox_);
     if (!inbox_.has_news.load(std::memory_order_acquire)) return false;
     const std::scoped_lock lock(connections_->inboxes_mutex_);
     arrival = std::move(inbox_.messages.front());
@@ -176,18 +176,18 @@ void Connections::close(int number) {
   inboxes_.erase(number);
 }
 
-// A message has to be delivered before the next one is matched, or messages of one sender would change their order. It
-// is received at once, because MPICH over TCP loses matched messages that wait.
-void Connections::poll() {
+// The lock is held until the message is received: no other thread receives it, or a later one of the same sender
+// before.
+void Connections::poll(const Inbox* own) {
   const std::unique_lock lock(inboxes_mutex_, std::try_to_lock);
   if (!lock) return;
-  for (MatchedMessage matched; api_.match(control(), matched);) {
-    auto& inbox = inboxes_[matched.tag / kTagsOfGroup];
-    auto& message = inbox.messages.emplace_back(
-        messages::Arrival{matched.from, std::make_unique<std::string>(static_cast<std::size_t>(matched.bytes), '\0')});
-    message.request = api_.receive_matched(matched, message.bytes->data());
+  for (Envelope envelope; api_.probe(control(), envelope);) {
+    auto& inbox = inboxes_[envelope.tag / kTagsOfGroup];
+    auto& message = inbox.messages.emplace_back(messages::Arrival{
+        envelope.from, std::make_unique<std::string>(static_cast<std::size_t>(envelope.bytes), '\0')});
+    message.request = api_.receive(control(), message.bytes->data(), envelope.bytes, envelope.from, envelope.tag);
     inbox.has_news.store(true, std::memory_order_release);
-    if (inbox.doorbell != nullptr) inbox.doorbell->notify();
+    if (inbox.doorbell != nullptr && &inbox != own) inbox.doorbell->notify();
   }
 }
 

@@ -50,16 +50,18 @@ class Connections {
   // Returns the numbers of this rank's groups that are not closed.
   Numbers numbers() const;
 
-  // Receives the control messages that have arrived, unless another thread does so.
-  void poll();
-
- private:
-  friend class GroupNetwork;
   struct Inbox {
     std::deque<messages::Arrival> messages;
     Doorbell* doorbell = nullptr;       // null: none
     std::atomic<bool> has_news{false};  // also read without the mutex
   };
+
+  // Receives the control messages that have arrived, unless another thread does so. The caller takes those of `own`
+  // next: its doorbell is not notified, which would wake a thread for nothing.
+  void poll(const Inbox* own = nullptr);
+
+ private:
+  friend class GroupNetwork;
 
   Inbox& inbox(int number);
   void open(int number);

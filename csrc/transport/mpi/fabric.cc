@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::chrono::microseconds kLook{100'000};
 
-// A rank that takes no turn sends this to the others. It is no set of numbers, whose last byte is not 0.
+// The note of a rank that takes no turn. It is no set of numbers, whose last byte is not 0.
 const std::string kBusy(1, '\0');
 
 std::vector<Comm> make_communicators(Api& api, Comm job, int streams) {

@@ -39,8 +39,7 @@ struct Functions {
   int (*test)(Handle*, int*, Status*);
   int (*cancel)(Handle*);
   int (*request_free)(Handle*);
-  int (*improbe)(int, int, Handle, int*, Handle*, Status*);
-  int (*imrecv)(void*, int, Handle, Handle*, Handle*);
+  int (*iprobe)(int, int, Handle, int*, Status*);
   int (*get_count)(const Status*, Handle, int*);
 };
 
@@ -76,8 +75,7 @@ Functions<Abi>::Functions(const Symbols& symbols) {
   get(test, "MPI_Test");
   get(cancel, "MPI_Cancel");
   get(request_free, "MPI_Request_free");
-  get(improbe, "MPI_Improbe");
-  get(imrecv, "MPI_Imrecv");
+  get(iprobe, "MPI_Iprobe");
   get(get_count, "MPI_Get_count");
 }
 
