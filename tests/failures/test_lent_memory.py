@@ -34,6 +34,9 @@ if rank == 1:
         hvd.allreduce_(array, op=hvd.Sum, name=str(i))
 """
 ONLY_THE_SECOND = [False, True, False]
+# MPI may have delivered all messages of rank 0 that were in flight when rank 1 crashed, and needs no tensor any more.
+# tests/cpp/lent_memory_test.cc has messages that stay in flight.
+AT_MOST_THE_SECOND = (ONLY_THE_SECOND, [False] * 3)
 
 NUMPY = """
 arrays = [watched_ones() for _ in range(3)]
@@ -191,7 +194,7 @@ def test_tensors_of_tensorflow(reduced: str, run_with_a_crash_over_mpi: Callable
         assert facts["address"] == facts["addresses"][0]
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
-    assert facts["alive"] == ONLY_THE_SECOND, facts
+    assert facts["alive"] in AT_MOST_THE_SECOND, facts
 
 
 @pytest.mark.parametrize("release", ["mxnet", "mxnet-2"])
@@ -201,14 +204,14 @@ def test_arrays_in_mxnets_engine(
     facts = run_with_a_crash_over_mpi(MXNET, python=environment(release))
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
-    assert facts["alive"] == ONLY_THE_SECOND, facts
+    assert facts["alive"] in AT_MOST_THE_SECOND, facts
 
 
 def test_arrays_in_messages_of_mpi(run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
     facts = run_with_a_crash_over_mpi(NUMPY)
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
-    assert facts["alive"] == ONLY_THE_SECOND, facts
+    assert facts["alive"] in AT_MOST_THE_SECOND, facts
 
 
 @pytest.mark.slow
