@@ -58,7 +58,7 @@ test-hosts: $(STAMPS)/test $(STAMPS)/package
 test-hosts-without-mpi: $(STAMPS)/test $(STAMPS)/package
 	layer=$$(mktemp -d) && mkdir $$layer/upper $$layer/work && unshare --mount bash -c '\
 		mount -t overlay overlay -o lowerdir=$(VENV),upperdir='$$layer'/upper,workdir='$$layer'/work $(VENV) && \
-		rm -r $(VENV)/lib/libmpi* $(VENV)/bin/mpi* $(BIN)/../lib/python*/site-packages/mpi4py && \
+		rm -r $(VENV)/lib/libmpi* $(VENV)/bin/mpi* $(VENV)/lib/python*/site-packages/mpi4py && \
 		PATH="$(BIN):$$PATH" exec $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)'; code=$$?; rm -r $$layer; exit $$code
 
 # Undoes the mends of 20 past defects, one at a time, in a copy of the sources: tests must find each of them.
