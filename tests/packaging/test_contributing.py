@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a fresh clone of this repository."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a repository")
+    if shutil.which("git") is None:
+        pytest.skip("no git")
     folder = tmp_path_factory.mktemp("fresh") / "clone"
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True, stdin=subprocess.DEVNULL)
     return folder
@@ -68,6 +71,7 @@ def test_make_has_the_commands_of_the_table() -> None:
     assert targets - set(" ".join(phony).split()) == set()
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 def test_every_mutation_applies() -> None:
     stale = [
         patch.name

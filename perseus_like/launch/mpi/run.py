@@ -103,10 +103,12 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> Ending:
 
 def _check_hosts(mpirun: Mpirun, options: Options, hosts: list[Host]) -> None:
     names = [host.name for host in hosts if not is_this_machine(host.name)]
+    if not names:
+        return  # a machine may have no ssh
     seconds = check_seconds(options)
     paths = [str(mpirun.path), str(Path.cwd())]
     if options.is_batch:
-        if names and (shell := batch_shell(options)):
+        if shell := batch_shell(options):
             everywhere = [host.name for host in hosts]
             note = check_allocation(everywhere, shell, Wanted(installed_version(), paths), seconds)
             options.notes += [note] if note else []
