@@ -1,7 +1,9 @@
 """Checks that after a failure, tensors that a peer may still write to stay alive, and that other tensors do not."""
 
 import importlib.util
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,7 @@ from typing import Any
 
 import pytest
 
-# Rank 0 watches the memory of three allreduces. Rank 1 crashes in the middle of the second one, after it has received a
-# part of rank 0's tensor and has sent a part of its own.
+# Rank 0 watches the memory of three allreduces. Rank 1 ends in the second one, see CRASHES and STOPS.
 HEAD = """
 import gc, weakref
 hvd.init()
@@ -27,23 +28,47 @@ def alive():
     return [array() is not None for array in watched]
 
 still_works()
+"""
+
+# Rank 1 crashes after it has received a part of rank 0's tensor and has sent a part of its own.
+CRASHES = """
+def before_the_second():
+    pass
+
 if rank == 1:
     arrays = [ones(COUNT) for _ in range(3)]
     crash_at_second_half(arrays[1])
     for i, array in enumerate(arrays):
         hvd.allreduce_(array, op=hvd.Sum, name=str(i))
 """
+
+# Rank 1 has requested the second and third one when it is stopped, before rank 0 requests them. So it receives nothing
+# of them until the test kills it.
+STOPS = """
+pid_of_rank_1 = int(hvd.allgather(np.array([os.getpid()]))[1])
+
+def before_the_second():
+    hvd.barrier()  # rank 0 knows the requests before it
+    os.kill(pid_of_rank_1, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid_of_rank_1}/stat").read_text().rpartition(") ")[2][0] == "T")
+
+if rank == 1:
+    report(pid=os.getpid())
+    arrays = [ones(COUNT) for _ in range(3)]
+    handles = [hvd.allreduce_async_(array, op=hvd.Sum, name=str(i)) for i, array in enumerate(arrays)]
+    hvd.barrier()
+    for handle in handles:
+        hvd.synchronize(handle)
+"""
 ONLY_THE_SECOND = [False, True, False]
-# MPI may have delivered all messages of rank 0 that were in flight when rank 1 crashed, and needs no tensor any more.
-# tests/cpp/lent_memory_test.cc has messages that stay in flight.
-AT_MOST_THE_SECOND = (ONLY_THE_SECOND, [False] * 3)
 
 NUMPY = """
 arrays = [watched_ones() for _ in range(3)]
-handles = [hvd.allreduce_async_(array, op=hvd.Sum, name=str(i)) for i, array in enumerate(arrays)]
-hvd.synchronize(handles[0])
+hvd.allreduce_(arrays[0], op=hvd.Sum, name="0")
 report(sums=bool((arrays[0] == 2).all()))
-report(seen=[outcome_of(lambda: hvd.synchronize(handle)) for handle in handles[1:]])
+before_the_second()
+handles = [hvd.allreduce_async_(arrays[i], op=hvd.Sum, name=str(i)) for i in (1, 2)]
+report(seen=[outcome_of(lambda: hvd.synchronize(handle)) for handle in handles])
 del arrays, handles
 report(alive=alive())
 """
@@ -93,6 +118,7 @@ first = reduced(0)
 values = np.asarray(memoryview(first))
 report(sums=bool((values == 2).all()), address=values.ctypes.data)
 del first, values
+before_the_second()
 report(seen=[outcome_of(lambda: reduced(i)) for i in (1, 2)])
 report(alive=alive())
 """
@@ -103,11 +129,13 @@ import mxnet as mx
 import perseus_like.mxnet as hvd_mx
 
 arrays = [mx.nd.from_numpy(watched_ones(), zero_copy=True) for _ in range(3)]
-for i, array in enumerate(arrays):
-    hvd_mx.allreduce_(array, op=hvd_mx.Sum, name=str(i))
+hvd_mx.allreduce_(arrays[0], op=hvd_mx.Sum, name="0")
 report(sums=bool((arrays[0].asnumpy() == 2).all()))
+before_the_second()
+for i in (1, 2):
+    hvd_mx.allreduce_(arrays[i], op=hvd_mx.Sum, name=str(i))
 report(seen=[outcome_of(array.wait_to_read) for array in arrays[1:]])
-del arrays, array
+del arrays
 gc.collect()
 outcome_of(mx.nd.waitall)  # MXNet frees memory when earlier work in its engine is done
 report(alive=alive())
@@ -115,8 +143,8 @@ report(alive=alive())
 
 
 @pytest.fixture
-def run_with_a_crash(run: Any) -> Callable[..., dict[str, Any]]:
-    """Returns a function that runs two ranks, of which rank 1 crashes, and returns the reports of rank 0.
+def lose_rank_1(start: Any) -> Callable[..., dict[str, Any]]:
+    """Returns a function that runs two ranks, of which rank 1 ends, and returns the reports of rank 0.
 
     The launcher waits until rank 0 ends by itself.
     """
@@ -125,9 +153,13 @@ def run_with_a_crash(run: Any) -> Callable[..., dict[str, Any]]:
         "supervise.FAILURE_GRACE_SECONDS = run.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
     )
 
-    def lose(program: str, options: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
+    def lose(program: str, how: str, options: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:
         launcher = [sys.executable, "-c", patient, *options]
-        world = run(2, HEAD + program, launcher=launcher, HOROVOD_FUSION_THRESHOLD="0", **settings)
+        world = start(2, HEAD + how + program, launcher=launcher, HOROVOD_FUSION_THRESHOLD="0", **settings)
+        if how == STOPS:
+            world.wait_for_line("allreduce '1' stands still")
+            os.kill(world.facts_of(1)["pid"], signal.SIGKILL)
+        world.end()
         facts: dict[str, Any] = world.facts_of(0)
         if re.search(r"ccl_worker_func: worker \d+ caught internal exception", world.output):
             pytest.skip("a thread of oneCCL noticed that its connection ended, and ended the process itself")
@@ -140,12 +172,13 @@ def run_with_a_crash(run: Any) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def run_with_a_crash_over_mpi(run_with_a_crash: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Returns the same function for ranks that MPI connects. MPICH's mpirun does not end rank 0 after the crash."""
+def lose_rank_1_over_mpi(lose_rank_1: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Returns the same function for ranks that MPI connects. MPICH's mpirun does not end rank 0 after the loss."""
 
     def lose(program: str, **settings: Any) -> dict[str, Any]:
         options = ("--mpi", "--mpi-args=-disable-auto-cleanup")
-        return run_with_a_crash(program, options, PERSEUS_CPU_TRANSPORT="mpi", **settings)
+        chosen = {"PERSEUS_CPU_TRANSPORT": "mpi", "PERSEUS_STALL_CHECK_TIME_SECONDS": "1"}
+        return lose_rank_1(program, STOPS, options, **chosen, **settings)
 
     return lose
 
@@ -187,39 +220,39 @@ def test_tensors_of_the_collective_in_which_a_rank_crashes_stay_alive(run: Any) 
 # Beside other work, TensorFlow sometimes gives the operation in a function a copy of the queue's tensor.
 @pytest.mark.slow
 @pytest.mark.parametrize("reduced", [EAGER, IN_A_FUNCTION], ids=["eagerly", "in_a_function"])
-def test_tensors_of_tensorflow(reduced: str, run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
-    facts = run_with_a_crash_over_mpi(TENSORFLOW.format(reduced=reduced), TF_CPP_MIN_LOG_LEVEL="3")
+def test_tensors_of_tensorflow(reduced: str, lose_rank_1_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = lose_rank_1_over_mpi(TENSORFLOW.format(reduced=reduced), TF_CPP_MIN_LOG_LEVEL="3")
     if reduced is IN_A_FUNCTION:
         assert facts["alive_before"] == [True] * 3
         assert facts["address"] == facts["addresses"][0]
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
-    assert facts["alive"] in AT_MOST_THE_SECOND, facts
+    assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
 @pytest.mark.parametrize("release", ["mxnet", "mxnet-2"])
 def test_arrays_in_mxnets_engine(
-    release: str, environment: Callable[[str], Path], run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]
+    release: str, environment: Callable[[str], Path], lose_rank_1_over_mpi: Callable[..., dict[str, Any]]
 ) -> None:
-    facts = run_with_a_crash_over_mpi(MXNET, python=environment(release))
+    facts = lose_rank_1_over_mpi(MXNET, python=environment(release))
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
-    assert facts["alive"] in AT_MOST_THE_SECOND, facts
+    assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
-def test_arrays_in_messages_of_mpi(run_with_a_crash_over_mpi: Callable[..., dict[str, Any]]) -> None:
-    facts = run_with_a_crash_over_mpi(NUMPY)
+def test_arrays_in_messages_of_mpi(lose_rank_1_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = lose_rank_1_over_mpi(NUMPY)
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
-    assert facts["alive"] in AT_MOST_THE_SECOND, facts
+    assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
 @pytest.mark.slow
 def test_arrays_in_a_call_of_oneccl(
-    environment: Callable[[str], Path], run_with_a_crash: Callable[..., dict[str, Any]]
+    environment: Callable[[str], Path], lose_rank_1: Callable[..., dict[str, Any]]
 ) -> None:
     """The second array stays alive, because a thread of oneCCL never returns from the second allreduce."""
-    facts = run_with_a_crash(NUMPY, python=environment("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
+    facts = lose_rank_1(NUMPY, CRASHES, python=environment("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts
