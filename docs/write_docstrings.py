@@ -1,6 +1,6 @@
 """Writes the docstrings that are made at import into the sources of the wheel, where editors and the site read them.
 
-`documented` and `documented_as` (perseus_like/documentation.py) complete a docstring when a module is imported, and
+`documented` and `documented_as` (perseus_like/docstrings.py) complete a docstring when a module is imported, and
 some classes have the docstring of another class. setup.py calls `write_docstrings` with the folder that becomes the
 wheel.
 """
@@ -22,7 +22,7 @@ class Docstrings:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        spec = importlib.util.spec_from_file_location("documentation", folder / "perseus_like/documentation.py")
+        spec = importlib.util.spec_from_file_location("documentation", folder / "perseus_like/docstrings.py")
         assert spec is not None
         assert spec.loader is not None
         self._rules: Any = importlib.util.module_from_spec(spec)

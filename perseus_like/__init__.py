@@ -8,8 +8,8 @@ from .source_folder import complete_package as _complete_package
 _handle_if_launcher()
 __path__[:] = _complete_package(__path__)
 
-from . import common_api  # noqa: E402
-from .common_api import *  # noqa: E402
+from . import adapter_exports  # noqa: E402
+from .adapter_exports import *  # noqa: E402
 from .errors import HorovodInternalError, PeerLostError  # noqa: E402
 from .launch.run_function import run  # noqa: E402
 from .protocol.failure_record import report_failures as _report_failures  # noqa: E402
@@ -26,13 +26,13 @@ if not _typing.TYPE_CHECKING:
         """Returns `__version__`, the version of the installed distribution."""
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .system import installed_version
+        from .host_facts import installed_version
 
         return installed_version()
 
 
 __all__ = ["__version__", "run"]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 
 
 def __dir__() -> list[str]:

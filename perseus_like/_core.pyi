@@ -8,7 +8,7 @@ from .tables import ErrorKind as ErrorKind
 from .tables import ReduceOp as ReduceOp
 from .tables import Start as Start
 from .tables import Verb as Verb
-from .tensor import ReduceOptions
+from .collectives.tensor import ReduceOptions
 
 # One tensor: address, dtype, shape, device (-1: host). It is contiguous, and alive until the handle is done.
 View = tuple[int, int, tuple[int, ...], int]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from perseus_like import basics
+from perseus_like import world
 
 from .caffe_setup import init, load_caffe
 from .settings import Settings
@@ -19,7 +19,7 @@ from .solver import DistributedSolver
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     load_caffe()  # raises before the job starts if pycaffe is missing
-    basics.init()
+    world.init()
     settings = Settings(options.solver)
     init(_device(options.gpu or _gpu_of(settings)))
     requests = SignalRequests({signal.SIGINT: options.sigint_effect, signal.SIGHUP: options.sighup_effect})
@@ -63,20 +63,20 @@ def _device(gpu: str | None) -> int | None:
     if gpu is None:
         return None
     if gpu in ("auto", "all"):
-        return basics.local_rank()
+        return world.local_rank()
     numbers = [int(number) for number in gpu.split(",")]
-    if basics.local_rank() >= len(numbers):
+    if world.local_rank() >= len(numbers):
         raise ValueError(
-            f"--gpu {gpu}: {len(numbers)} devices for {basics.local_size()} ranks of this host; list one for each"
+            f"--gpu {gpu}: {len(numbers)} devices for {world.local_size()} ranks of this host; list one for each"
         )
-    return numbers[basics.local_rank()]
+    return numbers[world.local_rank()]
 
 
 def _gpu_of(settings: Settings) -> str | None:
     """Returns the value of --gpu for the solver's file. None unless the file sets the mode."""
     if settings.get("solver_mode", "CPU") != "GPU":
         return None
-    return settings.get("device_id", "0") if basics.local_size() == 1 else "auto"
+    return settings.get("device_id", "0") if world.local_size() == 1 else "auto"
 
 
 def _make_solver(options: argparse.Namespace, settings: Settings) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from perseus_like import basics
+from perseus_like import world
 from perseus_like.errors import UnavailableError
 
 
@@ -28,17 +28,17 @@ def init(device: int | None = None) -> None:
     Args:
         device: the GPU to use; None for the CPU, or for the mode that the script has set.
     """
-    basics.init()
+    world.init()
     caffe = load_caffe()
     if device is not None:
         caffe.set_mode_gpu()
         caffe.set_device(device)
-    if basics.size() == 1:
+    if world.size() == 1:
         return
     # These functions exist since Caffe 1.0. With an earlier Caffe, each process would read all data.
     missing = [name for name in ("set_solver_count", "set_solver_rank", "set_multiprocess") if not hasattr(caffe, name)]
     if missing:
         raise UnavailableError(f"init: this pycaffe has no {', '.join(missing)}; build Caffe 1.0")
-    caffe.set_solver_count(basics.size())
-    caffe.set_solver_rank(basics.rank())
+    caffe.set_solver_count(world.size())
+    caffe.set_solver_rank(world.rank())
     caffe.set_multiprocess(True)

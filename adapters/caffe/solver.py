@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like import basics
-from perseus_like.agreement import OwnerName
+from perseus_like import world
 from perseus_like.collectives import Average, Collectives
-from perseus_like.handle import results_of
-from perseus_like.process_sets import global_process_set
+from perseus_like.collectives.handle import results_of
+from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.gradients.agreement import OwnerName
+from perseus_like.process_set import global_process_set
 from perseus_like.session import session
-from perseus_like.tensor import ArrayTensors
 
 from .signals import SNAPSHOT, STOP, SignalRequests
 
@@ -41,7 +41,7 @@ class DistributedSolver:
     """
 
     def __init__(self, solver: Any, requests: SignalRequests | None = None) -> None:
-        basics.init()
+        world.init()
         self.solver = solver
         self._requests = requests
         self._generation = -1
@@ -66,7 +66,7 @@ class DistributedSolver:
         """
         if resume_file is not None:
             self.restore(resume_file)
-        if basics.rank() == 0:
+        if world.rank() == 0:
             return self._run(self.solver.solve)
         # Caffe allows only the first of several solvers to call Solve.
         return self._run(lambda: self.solver.step(max(self.solver.param.max_iter - self.solver.iter, 0)))
@@ -81,7 +81,7 @@ class DistributedSolver:
 
         All ranks have the same parameters except the statistics of BatchNorm, which are those of rank 0's data.
         """
-        if basics.rank() == 0:
+        if world.rank() == 0:
             self.solver.snapshot()
 
     def _run(self, steps: Callable[[], None]) -> bool:

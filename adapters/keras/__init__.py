@@ -1,8 +1,8 @@
 """perseus_like.keras: Horovod's Keras API, on its TensorFlow and torch backends. `import perseus_like.keras as hvd`."""
 
-from perseus_like import common_api, run
+from perseus_like import adapter_exports, run
+from perseus_like.adapter_exports import *
 from perseus_like.collectives import Adasum, Average, Sum
-from perseus_like.common_api import *
 from perseus_like.frameworks import keras as _keras  # noqa: F401  # before the others import it
 
 from . import callbacks, elastic
@@ -29,7 +29,7 @@ __all__ = [
     "reducescatter",
     "run",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 
 
 def __dir__() -> list[str]:

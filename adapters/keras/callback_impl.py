@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from perseus_like import basics, variables
-from perseus_like.collectives import Average, Collectives, Op
+from perseus_like import world
+from perseus_like.collectives import Average, Collectives, Op, variables
+from perseus_like.collectives.objects import difference_between_ranks
+from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.errors import DisagreementError
-from perseus_like.objects import difference_between_ranks
-from perseus_like.tensor import ArrayTensors
 
 from . import backends
-from .compat.callbacks import checkpoint_that_saves_by
+from .compat.callback_hooks import checkpoint_that_saves_by
 from .learning_rate import learning_rate_of, scale_velocity, set_learning_rate
 from .saving import SavedWhole
 
@@ -224,14 +224,14 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         def multiplier(epoch: float) -> float:
             # Counts one batch more, so that the rate reaches its final value in the last batch.
             done = (epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs
-            return (1.0 + done * (basics.size() - 1)) / basics.size()
+            return (1.0 + done * (world.size() - 1)) / world.size()
 
         super().__init__(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and self.end_epoch is not None and epoch == self.end_epoch - 1 and basics.rank() == 0:
+        if self.verbose > 0 and self.end_epoch is not None and epoch == self.end_epoch - 1 and world.rank() == 0:
             rate = learning_rate_of(self.model.optimizer)
             logger.info("epoch %d: the warmup of the learning rate has ended at %g", epoch + 1, rate)
 
@@ -297,7 +297,7 @@ class CommitStateCallbackImpl:
         batches_per_commit: the number of batches from one commit to the next.
 
     Examples:
-        >>> from perseus_like.objects import broadcast_object
+        >>> from perseus_like.collectives.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.CommitStateCallback(state, batches_per_commit=10)
     """
@@ -329,7 +329,7 @@ class UpdateBatchStateCallbackImpl:
         state: the elastic state, with an attribute `batch`.
 
     Examples:
-        >>> from perseus_like.objects import broadcast_object
+        >>> from perseus_like.collectives.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.UpdateBatchStateCallback(state)
     """
@@ -364,7 +364,7 @@ class UpdateEpochStateCallbackImpl:
         state: the elastic state, with an attribute `epoch`.
 
     Examples:
-        >>> from perseus_like.objects import broadcast_object
+        >>> from perseus_like.collectives.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0)
         >>> callback = hvd.elastic.UpdateEpochStateCallback(state)
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perseus_like.collectives import Average
-from perseus_like.documentation import documented
+from perseus_like.docstrings import documented
 
 from . import backends
 

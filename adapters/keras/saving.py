@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from perseus_like.system import replacing
+from perseus_like.host_facts import replacing
 
 from .optimizer import Compression, DistributedOptimizer
 

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 
 from perseus_like.collectives import Sum
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.host_facts import in_main_thread
+from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
-from perseus_like.system import in_main_thread
 
 from . import backends
 from .compat.layers import layer_with_moments

@@ -2,10 +2,10 @@
 
 from . import mxnet_setup  # noqa: F401, I001  # first, because the others import MXNet
 
-from perseus_like import common_api
+from perseus_like import adapter_exports
 from perseus_like.collectives import barrier, join
-from perseus_like.common_api import *
-from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.adapter_exports import *
+from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import mpi_ops, ops
 from .compression import Compression
@@ -35,7 +35,7 @@ __all__ = [
     "join",
     "mpi_ops",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
 

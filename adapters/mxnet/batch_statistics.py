@@ -15,12 +15,12 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from perseus_like import basics
+from perseus_like import world
 from perseus_like.collectives import Collectives, Sum
-from perseus_like.hosts import host_process_set
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.host_memory.host_sets import host_process_set
+from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.session import session
-from perseus_like.tensor import ArrayTensors
 
 from .tensors import memory_of
 
@@ -105,7 +105,7 @@ class _BatchStatistics(mx.operator.CustomOp):  # type: ignore[misc]
         return _arrays.allreduce(mine, Sum, f"{self._key}.{what}", process_set=ranks).result()
 
     def _ranks(self) -> ProcessSet:
-        basics.size()  # raises without a session
+        world.size()  # raises without a session
         if self._comm_scope == WORLD:
             return global_process_set
         with _finding_the_host:

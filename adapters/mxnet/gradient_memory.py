@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError
 
-from perseus_like.buckets import Bucket
+from perseus_like.gradients.buckets import Bucket
 
 from .compat.parameters import after_initialization, has_new_gradient, replace_gradient
 from .memory import Memory

@@ -13,14 +13,14 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from perseus_like import basics
-from perseus_like.agreement import OwnerName
+from perseus_like import world
 from perseus_like.collectives import Collectives, Max, Sum, barrier
-from perseus_like.process_sets import global_process_set
+from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.gradients.agreement import OwnerName
+from perseus_like.host_facts import replacing
+from perseus_like.process_set import global_process_set
 from perseus_like.session import session
-from perseus_like.system import replacing
 from perseus_like.tables import DType
-from perseus_like.tensor import ArrayTensors
 
 from .compat.gluon import register_kvstore
 from .engine import OneByOne
@@ -48,7 +48,7 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
     type = NAME
 
     def __init__(self) -> None:
-        basics.init()
+        world.init()
         self._values: dict[Key, Array] = {}
         # Keys whose first value differed between ranks, and whose value has not been fetched since.
         self._differing: set[Key] = set()
@@ -61,16 +61,16 @@ class PerseusKVStore(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     @property
     def rank(self) -> int:
-        return basics.rank()
+        return world.rank()
 
     @property
     def num_workers(self) -> int:
-        return basics.size()
+        return world.size()
 
     @property
     def local_rank(self) -> int:
         """The rank of this process among the ranks of its host, which selects its device."""
-        return basics.local_rank()
+        return world.local_rank()
 
     @staticmethod
     def is_capable(capability: str) -> bool:

@@ -1,10 +1,10 @@
 """The module `horovod.mxnet.mpi_ops`: names from ops.py and perseus_like."""
 
-from perseus_like import common_api
+from perseus_like import adapter_exports
+from perseus_like.adapter_exports import *
+from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.collectives.operations import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
-from perseus_like.common_api import *
-from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
 from .ops import *
@@ -15,6 +15,6 @@ _basics = HorovodBasics(__file__)
 __all__ = [
     "handle_average_backwards_compatibility",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__

@@ -10,9 +10,9 @@ from typing import Any
 
 import mxnet as mx
 
-from perseus_like import basics
+from perseus_like import world
 from perseus_like.collectives import Sum
-from perseus_like.process_sets import global_process_set
+from perseus_like.process_set import global_process_set
 
 from .reductions import reduce
 
@@ -33,7 +33,7 @@ class TwoBit:
         self, key: Hashable, gradient: Array, target: Array, name: str, priority: int, also_written: list[Array]
     ) -> None:
         """Sums the codes of all ranks' gradients into `target`, in MXNet's engine."""
-        codes = self.encode(key, gradient).astype("int8" if basics.size() <= _LARGEST_INT8 else "int32")
+        codes = self.encode(key, gradient).astype("int8" if world.size() <= _LARGEST_INT8 else "int32")
         rest = (1.0, 1.0, global_process_set, priority, None, also_written)
         reduce("allreduce", [codes], [codes], Sum, name, *rest)
         target[:] = codes.astype(target.dtype) * self._threshold

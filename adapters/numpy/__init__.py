@@ -1,10 +1,10 @@
 """perseus_like.numpy: every collective on NumPy arrays. This is the reference adapter."""
 
-from perseus_like import common_api
+from perseus_like import adapter_exports
+from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier, join
-from perseus_like.common_api import *
-from perseus_like.objects import allgather_object, broadcast_object
-from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.collectives.objects import allgather_object, broadcast_object
+from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import ops
 from .compression import Compression
@@ -21,7 +21,7 @@ __all__ = [
     "join",
     "shared",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
 

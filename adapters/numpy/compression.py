@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from perseus_like.compression import Compressor, NoneCompressor
+from perseus_like.collectives.compression import Compressor, NoneCompressor
 from perseus_like.tables import DType
 
 

@@ -1,6 +1,6 @@
 """The collectives on NumPy arrays. Each one submits its request by `Collectives(tensors)`."""
 
-from perseus_like.handle import handles
+from perseus_like.collectives.handle import handles
 
 from .data_movement import *
 from .reductions import *

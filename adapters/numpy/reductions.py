@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from perseus_like.collectives import Average, resolve_op
-from perseus_like.compression import NoneCompressor, wire_of
-from perseus_like.documentation import documented
-from perseus_like.handle import Handle, handles
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.collectives.compression import NoneCompressor, wire_of
+from perseus_like.collectives.handle import Handle, handles
+from perseus_like.docstrings import documented
+from perseus_like.process_set import ProcessSet, global_process_set
 
 from .tensors import Array, Plain, S, verbs
 

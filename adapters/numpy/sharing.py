@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from perseus_like.sharing import Form, share
+from perseus_like.host_memory.sharing import Form, share
 
 T = TypeVar("T")
 

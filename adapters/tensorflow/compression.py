@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import tensorflow as tf
 
-from perseus_like.compression import Compressor, NoneCompressor
+from perseus_like.collectives.compression import Compressor, NoneCompressor
 from perseus_like.tables import DType
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.buckets import Member
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.gradients import GradientReducer, GradientRules, Groups, gradient_rules
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.gradients.buckets import Member
+from perseus_like.process_set import ProcessSet, global_process_set
 
 from .arguments import member_id
 from .numbers import number

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from perseus_like import common_api
+from perseus_like import adapter_exports
+from perseus_like.adapter_exports import *
+from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.collectives.operations import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import gpu_available
 from perseus_like.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
-from perseus_like.common_api import *
-from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from .functions import broadcast_
 from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
@@ -90,5 +90,5 @@ __all__ = [
     "rank_op",
     "size_op",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]

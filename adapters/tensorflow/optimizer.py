@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like import basics
+from perseus_like import world
 from perseus_like.collectives import Adasum, Average
 from perseus_like.gradients import Groups, gradient_rules, number_of_groups
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.process_set import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
@@ -172,7 +172,7 @@ def DistributedOptimizer(  # noqa: N802
             reduction,
             sparse_as_dense,
             average_aggregated_gradients,
-            rank=basics.rank(),
+            rank=world.rank(),
             optimizer_type=_LegacyOptimizer,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from perseus_like.sharing import ArrayPickler, Form, Leaf, array_leaves, share
+from perseus_like.host_memory.sharing import ArrayPickler, Form, Leaf, array_leaves, share
 
 T = TypeVar("T")
 _LARGEST_INTEGER = 8  # bytes

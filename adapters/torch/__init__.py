@@ -1,11 +1,11 @@
 """perseus_like.torch: Horovod's PyTorch API. `import perseus_like.torch as hvd`."""
 
-from perseus_like import common_api, run
+from perseus_like import adapter_exports, run
+from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier
-from perseus_like.common_api import *
+from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.errors import UnavailableError as _UnavailableError
 from perseus_like.frameworks import torch as _torch
-from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, ops
 from .compression import Compression
@@ -66,7 +66,7 @@ __all__ = [
     "sparse_allreduce_async",
     "unshare_parameters",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
 

@@ -13,16 +13,23 @@ from typing import Any, NoReturn
 
 import torch
 
-from perseus_like.agreement import ChangeExchange, CommonChanges, OwnChanges, OwnerName, described, report_mixture
-from perseus_like.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.collectives import PersistentAllreduce
-from perseus_like.compression import is_called, wire_of
+from perseus_like.collectives.compression import is_called, wire_of
+from perseus_like.collectives.handle import error_of
 from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.gradients import GradientRules
-from perseus_like.handle import error_of
-from perseus_like.process_sets import ProcessSet
+from perseus_like.gradients.agreement import (
+    ChangeExchange,
+    CommonChanges,
+    OwnChanges,
+    OwnerName,
+    described,
+    report_mixture,
+)
+from perseus_like.gradients.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
+from perseus_like.host_facts import usable_cores
+from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
-from perseus_like.system import usable_cores
 from perseus_like.tables import Start
 
 from .bucket_layout import BucketLayout, Contents

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 
-from perseus_like.compression import Compressor, NoneCompressor
+from perseus_like.collectives.compression import Compressor, NoneCompressor
 from perseus_like.tables import DType
 
 from .between_hosts import BetweenHosts

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from perseus_like.collectives import Average, Op, Sum
-from perseus_like.compression import Compressor
-from perseus_like.process_sets import ProcessSet
+from perseus_like.collectives.compression import Compressor
+from perseus_like.process_set import ProcessSet
 
 F = TypeVar("F", bound="FeedbackCompressor")
 

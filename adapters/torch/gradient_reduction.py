@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from perseus_like.buckets import Member
-from perseus_like.compression import Compressed, is_called, wire_of
+from perseus_like.collectives.compression import Compressed, is_called, wire_of
+from perseus_like.collectives.handle import CollectiveHandle, results_of
 from perseus_like.gradients import GradientReducer, GradientRules
-from perseus_like.handle import CollectiveHandle, results_of
+from perseus_like.gradients.buckets import Member
 from perseus_like.session import session
 
 from .autograd import verbs

@@ -1,7 +1,7 @@
 """The collectives on torch tensors."""
 
 from perseus_like.collectives import join as _join
-from perseus_like.handle import handles
+from perseus_like.collectives.handle import handles
 
 from .cuda import device_to_join_on
 from .data_movement import *

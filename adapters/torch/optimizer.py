@@ -10,12 +10,12 @@ from typing import Any, Literal, NoReturn, overload
 
 import torch
 
-from perseus_like.arguments import member_id
 from perseus_like.collectives import Adasum, Average, Sum, resolve_op
-from perseus_like.compression import NoneCompressor
+from perseus_like.collectives.arguments import member_id
+from perseus_like.collectives.compression import NoneCompressor
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.process_set import ProcessSet, global_process_set
 
 from .adasum import DeltaSum
 from .any_optimizer import AnyOptimizer

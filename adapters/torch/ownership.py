@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from perseus_like.buckets import BUCKET_BYTES
+from perseus_like.gradients.buckets import BUCKET_BYTES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from perseus_like.collectives import Average
-from perseus_like.compression import Compressed, wire_of
+from perseus_like.collectives.compression import Compressed, wire_of
 from perseus_like.gradients import GradientRules
 
 from .autograd import verbs

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from perseus_like.shared_memory import Registry
+from perseus_like.host_memory.registration import Registry
 
 from .compat.core import keeps_identity
 

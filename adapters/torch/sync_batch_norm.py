@@ -9,12 +9,12 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from perseus_like import basics
-from perseus_like.basics import size
+from perseus_like import world
 from perseus_like.collectives import Sum
-from perseus_like.hosts import host_process_set
-from perseus_like.process_sets import ProcessSet, global_process_set
-from perseus_like.request_names import names
+from perseus_like.collectives.automatic_names import names
+from perseus_like.host_memory.host_sets import host_process_set
+from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.world import size
 
 from .autograd import verbs
 from .compat.dynamo import not_compiled
@@ -139,7 +139,7 @@ class SyncBatchNorm(BatchNormBase):
             raise ValueError(f"SyncBatchNorm of {self.num_features} channels got {input.shape[1]}")
 
     def _ranks(self) -> ProcessSet:
-        basics.size()  # raises without a session
+        world.size()  # raises without a session
         return self.process_set if self.comm_scope == WORLD else host_process_set()
 
     def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:

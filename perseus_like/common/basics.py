@@ -1,13 +1,13 @@
-"""horovod.common.basics: the functions of perseus_like.basics as methods of an object."""
+"""horovod.common.basics: the functions of perseus_like.world as methods of an object."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .. import basics
+from .. import world
 from ..collectives import Op
+from ..process_set import ProcessSet, global_process_set, registered_ranks
 from ..process_set_registration import require_set
-from ..process_sets import ProcessSet, global_process_set, registered_ranks
 from . import util
 
 
@@ -26,28 +26,28 @@ class HorovodBasics:
 
     Average, Sum, Adasum, Min, Max, Product = Op
 
-    init = staticmethod(basics.init)
-    shutdown = staticmethod(basics.shutdown)
-    is_initialized = staticmethod(basics.is_initialized)
-    start_timeline = staticmethod(basics.start_timeline)
-    stop_timeline = staticmethod(basics.stop_timeline)
-    size = staticmethod(basics.size)
-    local_size = staticmethod(basics.local_size)
-    cross_size = staticmethod(basics.cross_size)
-    rank = staticmethod(basics.rank)
-    local_rank = staticmethod(basics.local_rank)
-    cross_rank = staticmethod(basics.cross_rank)
-    is_homogeneous = staticmethod(basics.is_homogeneous)
-    mpi_threads_supported = staticmethod(basics.mpi_threads_supported)
-    mpi_enabled = staticmethod(basics.mpi_enabled)
-    mpi_built = staticmethod(basics.mpi_built)
-    gloo_enabled = staticmethod(basics.gloo_enabled)
-    gloo_built = staticmethod(basics.gloo_built)
-    nccl_built = staticmethod(basics.nccl_built)
-    ddl_built = staticmethod(basics.ddl_built)
-    ccl_built = staticmethod(basics.ccl_built)
-    cuda_built = staticmethod(basics.cuda_built)
-    rocm_built = staticmethod(basics.rocm_built)
+    init = staticmethod(world.init)
+    shutdown = staticmethod(world.shutdown)
+    is_initialized = staticmethod(world.is_initialized)
+    start_timeline = staticmethod(world.start_timeline)
+    stop_timeline = staticmethod(world.stop_timeline)
+    size = staticmethod(world.size)
+    local_size = staticmethod(world.local_size)
+    cross_size = staticmethod(world.cross_size)
+    rank = staticmethod(world.rank)
+    local_rank = staticmethod(world.local_rank)
+    cross_rank = staticmethod(world.cross_rank)
+    is_homogeneous = staticmethod(world.is_homogeneous)
+    mpi_threads_supported = staticmethod(world.mpi_threads_supported)
+    mpi_enabled = staticmethod(world.mpi_enabled)
+    mpi_built = staticmethod(world.mpi_built)
+    gloo_enabled = staticmethod(world.gloo_enabled)
+    gloo_built = staticmethod(world.gloo_built)
+    nccl_built = staticmethod(world.nccl_built)
+    ddl_built = staticmethod(world.ddl_built)
+    ccl_built = staticmethod(world.ccl_built)
+    cuda_built = staticmethod(world.cuda_built)
+    rocm_built = staticmethod(world.rocm_built)
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return registered_ranks()

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from .. import basics
+from .. import world
 from ..errors import HorovodVersionMismatchError, get_version_mismatch_message
 
 T = TypeVar("T")
@@ -26,23 +26,23 @@ _cache = functools.cache
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    return basics.mpi_built()
+    return world.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    return basics.gloo_built()
+    return world.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> int:
-    return basics.nccl_built()
+    return world.nccl_built()
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    return basics.ddl_built()
+    return world.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    return basics.ccl_built()
+    return world.ccl_built()
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -67,7 +67,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
         >>> hvd.gpu_available("") in (True, False)
         True
     """
-    return basics.cuda_built() or basics.rocm_built()
+    return world.cuda_built() or world.rocm_built()
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:

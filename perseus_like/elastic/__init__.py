@@ -2,8 +2,8 @@
 
 from .model import ModelState, VariablesState
 from .notification import HostUpdateResult, WorkerNotificationManager, notification_manager
-from .run import run_fn
 from .state import ObjectState, State
+from .training_loop import run_fn
 
 __all__ = [
     "HostUpdateResult",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import objects, variables
-from ..partial_sums import Kept, PartialSums, mean_over_ranks, partial_sums_of
+from ..collectives import objects, variables
+from ..collectives.partial_sums import Kept, PartialSums, mean_over_ranks, partial_sums_of
 from ..session import session
 from .state import ObjectState
 

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from .. import launcher_signals
-from .errors import LaunchError
+from .start_errors import LaunchError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (without the program's name) and returns the exit code."""
     if argv is None:
         launcher_signals.handle()
-    from .command import run_command
-    from .masking import hide_values
+    from .command_line.command import run_command
+    from .output.masking import hide_values
 
     _open_standard_streams()
     if argv is None:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except LaunchError as error:
-        from .explain import about, pointer
+        from .command_line.explain import about, pointer
 
         print(f"perseusrun: {error}", file=sys.stderr)
         if section := about(str(error)):

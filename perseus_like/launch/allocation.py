@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LaunchError
-from .hosts import Host, merge, parse_hostfile
+from .host_list import Host, merge, parse_hostfile
+from .start_errors import LaunchError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from .errors import LaunchError
+from .start_errors import LaunchError
 
 KINDS = ("core", "numa", "socket", "none")
 _PLURALS = {"core": "cores", "numa": "NUMA nodes", "socket": "sockets"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from ..protocol.messages import VARIABLE
+from .command_line.options import Options
 from .environment import user_variables
-from .errors import LaunchError
-from .options import Options
+from .start_errors import LaunchError
 
 _TRANSPORT = "PERSEUS_HOST_TRANSPORT"
 _NEITHER = (
@@ -39,7 +39,7 @@ def choose_start(options: Options, number_of_hosts: int) -> tuple[bool, str]:
     for is_given, reason, uses_mpirun in rules:
         if is_given:
             return uses_mpirun, reason
-    from .check_build import find_ucx
+    from .command_line.check_build import find_ucx
     from .mpi.family import locate
 
     try:

@@ -8,14 +8,14 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..host_facts import usable_cores
 from ..names import folder_of
 from ..protocol.failure_record import FULL_TRACEBACKS, VARIABLE
 from ..protocol.rank_variables import RANK_FACTS, TCP_RENDEZVOUS, rank_variables
-from ..system import usable_cores
-from .options import Options
-from .rows import terminal_size
-from .settings import IDENTIFIER
-from .signals import INTERRUPTS
+from .command_line.options import Options
+from .command_line.settings import IDENTIFIER
+from .output.rows import terminal_size
+from .processes.signals import INTERRUPTS
 
 AS_GLOO = "PERSEUS_AS_GLOO"  # read by `adapters/torch/distributed/autoload`
 STORE = "PERSEUS_TORCH_STORE"  # the port that a job on one host reserves for torch's `env://` store, and its folder

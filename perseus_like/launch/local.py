@@ -10,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from ..system import temporary_folder
+from ..host_facts import temporary_folder
 from .binding import KINDS, Binding, find_binding, ranges, started_on
+from .command_line.options import Options
 from .environment import (
     STORE,
     forwarded_values,
@@ -20,12 +21,11 @@ from .environment import (
     rank_environment,
     user_variables,
 )
-from .errors import LaunchError
-from .masking import shell_line
-from .options import Options
 from .output import Screen, Style
-from .supervise import Ending, Supervisor
-from .verdict import Witness
+from .output.masking import shell_line
+from .processes.first_failure import Witness
+from .processes.supervise import Ending, Supervisor
+from .start_errors import LaunchError
 
 
 def run_local(options: Options, size: int) -> Ending:

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .errors import LaunchError
-from .options import Options
+from .command_line.options import Options
+from .start_errors import LaunchError
 
 DEFAULT_SECONDS = 30
 # The largest number of remote shells that run at the same time.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import start_module
-from .errors import LaunchError
+from .start_errors import LaunchError
 
 MODULE_FLAGS = ("-m", "--module")
 _ATTACHED_NUMBER = re.compile(r"(-np|-n)([0-9]+)")

@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Sequence
 
-from ..system import installed_version
+from ..host_facts import installed_version
 from .addresses import listen_at, own_addresses
+from .command_line.options import Options
 from .environment import user_variables
-from .errors import LaunchError
 from .mpi.heartbeat import DEFAULT_TIMEOUT_SECONDS, LauncherHeartbeat
-from .options import Options
 from .preflight import DEFAULT_SECONDS, Wanted, check_hosts
+from .start_errors import LaunchError
 
 DEFAULT_START_SECONDS = 60  # as in the core
 

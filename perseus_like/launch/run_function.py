@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
-from ..system import temporary_folder
-from .child_launcher import JobEnd, run_launcher
-from .elastic.settings import is_elastic
-from .errors import LaunchError
-from .options import parse_options
+from ..host_facts import temporary_folder
+from .command_line.options import parse_options
+from .elastic.elastic_settings import is_elastic
+from .processes.child_launcher import JobEnd, run_launcher
 from .program import module_command
+from .start_errors import LaunchError
 
 _Result = TypeVar("_Result")
 

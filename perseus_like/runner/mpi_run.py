@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from ..launch.errors import LaunchError
 from ..launch.mpi.family import Family, find_mpirun
+from ..launch.start_errors import LaunchError
 
 
 def _family(env: Mapping[str, str] | None) -> Family | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..system import replacing
+from ..host_facts import replacing
 from .files import TraceError, merge, read
 
 FILES = "timelines of ranks; for rank 0's file alone, the other ranks' files beside it are read, too"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..system import replacing
+from ..host_facts import replacing
 from .files import TraceError
 from .summary import Summary, TensorTime
 from .units import time_unit

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.allocation import expand_nodes, find_allocation
-from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.hosts import Host
+from perseus_like.launch.host_list import Host
+from perseus_like.launch.start_errors import LaunchError
 
 from .conftest import Perseusrun
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perseus_like.launch.binding import Binding, Cpu, parse_cpu_list, read_topology, share_out
-from perseus_like.launch.errors import LaunchError
+from perseus_like.launch.start_errors import LaunchError
 
 Perseusrun = Callable[..., Any]
 Machine = Callable[[int, int, int], list[Cpu]]

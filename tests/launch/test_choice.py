@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launch import check_build, choice
-from perseus_like.launch.errors import LaunchError
+from perseus_like.launch import choice
+from perseus_like.launch.command_line import check_build
+from perseus_like.launch.command_line.options import parse_options
 from perseus_like.launch.mpi import family
-from perseus_like.launch.options import parse_options
+from perseus_like.launch.start_errors import LaunchError
 
 LIBRARY = "/usr/lib/libucp.so.0"
 MPI_ONLY = (["--mpi"], ["--mpirun", "/m"], ["--mpi-args", "-v"], ["--binding-args", "-v"], ["--bind-to", "core"])

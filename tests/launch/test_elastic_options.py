@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from perseus_like.launch.command_line.options import parse_options
 from perseus_like.launch.elastic.cluster import _passed_on
-from perseus_like.launch.options import parse_options
 from perseus_like.runner import launch
 
 from .conftest import LinesOf
@@ -28,7 +28,7 @@ def test_switches_are_passed_on(switch: str) -> None:
 SUPERVISED = """
 import os, sys
 from perseus_like.launch.output import Screen, Style
-from perseus_like.launch.supervise import Supervisor
+from perseus_like.launch.processes.supervise import Supervisor
 
 answer = sys.argv[1]
 os.mkfifo(answer)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launch.errors import describe_code
 from perseus_like.launch.processes import describe_exit
-from perseus_like.launch.verdict import Failure, Verdict, Witness
+from perseus_like.launch.processes.first_failure import Failure, Verdict, Witness
+from perseus_like.launch.start_errors import describe_code
 from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
 
 from .conftest import Perseusrun, Script

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.hosts import (
+from perseus_like.launch.host_list import (
     Host,
     assign_ranks,
     is_this_machine,
@@ -18,6 +17,7 @@ from perseus_like.launch.hosts import (
     parse_hostfile_text,
     parse_hosts,
 )
+from perseus_like.launch.start_errors import LaunchError
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,15}", fullmatch=True)
 HOSTS = st.lists(st.builds(Host, NAMES, st.integers(1, 512)), min_size=1, max_size=8, unique_by=lambda host: host.name)

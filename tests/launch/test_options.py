@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.launch import explain
-from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.options import parse_options
-from perseus_like.launch.settings import GROUPS
+from perseus_like.launch.command_line import explain
+from perseus_like.launch.command_line.options import parse_options
+from perseus_like.launch.command_line.settings import GROUPS
+from perseus_like.launch.start_errors import LaunchError
 from tests.job import needs
 
 from .conftest import Perseusrun

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
-from perseus_like.launch.repeats import Repeats
-from perseus_like.launch.verdict import Witness
+from perseus_like.launch.output.repeats import Repeats
+from perseus_like.launch.processes.first_failure import Witness
 from tests.job import LIMIT_SECONDS
 
 from .conftest import Launched, Perseusrun, Script

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launch.errors import LaunchError
+from perseus_like.host_facts import installed_version
 from perseus_like.launch.preflight import Wanted, check_allocation, check_hosts
-from perseus_like.system import installed_version
+from perseus_like.launch.start_errors import LaunchError
 from tests.job import LIMIT_SECONDS
 
 # The probe is on standard input. Without its second line, the probe does not find the modules of this host.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.launch.errors import LaunchError
 from perseus_like.launch.run_function import RankError, run
+from perseus_like.launch.start_errors import LaunchError
 from tests.job import LIMIT_SECONDS
 
 

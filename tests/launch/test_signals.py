@@ -258,10 +258,10 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("module", "signum"),
     [
-        ("perseus_like.process_sets", signal.SIGINT),  # before `main`
-        ("perseus_like.launch.supervise", signal.SIGINT),
-        ("perseus_like.launch.supervise", signal.SIGTERM),
-        ("perseus_like.launch.supervise", signal.SIGHUP),
+        ("perseus_like.process_set", signal.SIGINT),  # before `main`
+        ("perseus_like.launch.processes.supervise", signal.SIGINT),
+        ("perseus_like.launch.processes.supervise", signal.SIGTERM),
+        ("perseus_like.launch.processes.supervise", signal.SIGHUP),
     ],
 )
 def test_a_signal_whose_exception_is_discarded_ends_the_launcher(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from perseus_like import errors
-from perseus_like.documentation import completed
+from perseus_like.docstrings import completed
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "mxnet")

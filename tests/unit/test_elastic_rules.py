@@ -18,10 +18,10 @@ from perseus_like.launch.elastic.generation import (
     in_order,
     without_a_slot,
 )
-from perseus_like.launch.elastic.hosts import HostManager
-from perseus_like.launch.elastic.worker import Worker
-from perseus_like.launch.errors import LaunchError
-from perseus_like.launch.hosts import Host
+from perseus_like.launch.elastic.host_order import HostManager
+from perseus_like.launch.elastic.started_worker import Worker
+from perseus_like.launch.host_list import Host
+from perseus_like.launch.start_errors import LaunchError
 from perseus_like.protocol.messages import Reader, encode
 
 

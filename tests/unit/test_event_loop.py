@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 
-from perseus_like.launch.event_loop import EventLoop
+from perseus_like.launch.processes.event_loop import EventLoop
 
 
 def test_a_source_that_is_forgotten_is_not_served() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perseus_like.collectives import Adasum, Average, Max, Sum
-from perseus_like.compression import Compressed, Compressor, NoneCompressor, is_called
+from perseus_like.collectives.compression import Compressed, Compressor, NoneCompressor, is_called
 from perseus_like.gradients import GradientRules, checked_passes, gradient_rules, number_of_groups, reduce_shared
 from perseus_like.tables import DType
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.buckets import Bucket, Layout, Member, Passes, lay_out
 from perseus_like.gradients import divide_into_groups
+from perseus_like.gradients.buckets import Bucket, Layout, Member, Passes, lay_out
 
 
 def members_of(sizes: list[int], kinds: list[str]) -> dict[int, Member[str]]:

@@ -15,7 +15,7 @@ from tests.job import LIMIT_SECONDS
 PROGRAM = """
 import resource
 import numpy as np
-from perseus_like.heap import keep_freed_memory
+from perseus_like.host_memory.malloc_settings import keep_freed_memory
 keep_freed_memory(8 << 20, 64 << 20)
 before = 0
 for _ in range(5):

@@ -14,11 +14,11 @@ import pytest
 
 from perseus_like.common import process_sets, util
 from perseus_like.data import AsyncDataLoaderMixin, BaseDataLoader
-from perseus_like.launch.options import parse_options
+from perseus_like.launch.command_line.options import parse_options
 from perseus_like.runner import _HorovodArgs, js_run, mpi_run
-from perseus_like.runner.arguments import options_of, parse_words
 from perseus_like.runner.common.util import codec, config_parser, env, host_hash, hosts, secret, timeout
 from perseus_like.runner.launch import _run, parse_args
+from perseus_like.runner.launcher_options import options_of, parse_words
 from perseus_like.runner.util import threads
 from tests.job import LIMIT_SECONDS
 

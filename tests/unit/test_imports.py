@@ -21,12 +21,12 @@ REQUIRED = {"numpy", "cloudpickle"}
 BY_FOLDER = {
     "agent_protocol",
     "authentication",
-    "errors",
     "failure_record",
     "messages",
     "mpi_daemons",
     "rank_main",
     "rank_variables",
+    "start_errors",
 }
 
 # The modules and packages that each module or package of perseus_like may import. A module may always import modules of
@@ -35,64 +35,38 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tables": (),
     "protocol": (),
     "errors": ("protocol", "tables"),
-    "system": (),
-    "threads": (),
+    "host_facts": (),
+    "thread_numbers": (),
     "source_folder": (),
     "launcher_signals": (),
-    "tensor": ("tables",),
-    "documentation": (),
+    "docstrings": (),
     "compat_probes": (),
     "frameworks": (),
     "data": (),
-    "trace": ("system",),
+    "trace": ("host_facts",),
     "names": ("errors",),
-    "compression": ("tables", "tensor"),
     "tcp_rendezvous": ("errors", "protocol"),
     "launchers": ("errors", "protocol", "tcp_rendezvous"),
     "session": ("errors", "launchers", "protocol"),
-    "handle": ("session",),
-    "shared_memory": ("errors", "session"),
-    "process_sets": ("session",),
-    "request_names": ("session",),
-    "operations": ("tables", "tensor"),
-    "arguments": ("compression", "process_sets", "session", "tables", "tensor"),
-    "collectives": (
-        *("arguments", "errors", "handle", "operations", "process_sets", "request_names"),
-        *("session", "tables", "tensor"),
+    "process_set": ("session",),
+    "collectives": ("docstrings", "errors", "process_set", "session", "tables"),
+    "process_set_registration": ("collectives", "errors", "process_set", "session"),
+    "host_memory": ("collectives", "errors", "process_set", "session"),
+    "gradients": (
+        *("collectives", "errors", "host_facts", "process_set", "protocol", "session", "tables", "thread_numbers"),
     ),
-    "objects": ("arguments", "collectives", "documentation", "process_sets", "session", "tensor"),
-    "process_set_registration": ("errors", "objects", "process_sets", "session"),
-    "hosts": ("arguments", "process_sets", "session"),
-    "heap": (),
-    "host_memory": ("errors", "hosts", "objects", "process_sets", "session"),
-    "sharing": ("errors", "host_memory", "hosts", "objects", "session"),
-    "buckets": (),
-    "agreement": (
-        "collectives",
-        "errors",
-        "handle",
-        "objects",
-        "process_sets",
-        "session",
-        "system",
-        "tables",
-        "tensor",
-    ),
-    "gradients": ("buckets", "collectives", "compression", "process_sets", "protocol", "session", "system", "threads"),
-    "variables": ("collectives", "errors", "handle", "objects", "process_sets", "session", "tensor"),
-    "partial_sums": ("collectives", "handle", "objects", "tensor"),
-    "elastic": ("errors", "objects", "partial_sums", "protocol", "session", "variables"),
+    "elastic": ("collectives", "errors", "protocol", "session"),
     "start": ("errors", "launchers", "session", "tcp_rendezvous"),
     "timeline_span": ("session",),
-    "basics": (
-        *("elastic", "errors", "launchers", "process_set_registration", "process_sets", "protocol", "session"),
+    "world": (
+        *("elastic", "errors", "launchers", "process_set", "process_set_registration", "protocol", "session"),
         *("start", "timeline_span"),
     ),
-    "launch": ("elastic", "errors", "launcher_signals", "names", "protocol", "system"),
-    "common": ("basics", "collectives", "elastic", "errors", "process_set_registration", "process_sets"),
-    "common_api": ("basics", "errors", "process_set_registration", "process_sets"),
+    "launch": ("elastic", "errors", "host_facts", "launcher_signals", "names", "protocol"),
+    "common": ("collectives", "elastic", "errors", "process_set", "process_set_registration", "world"),
+    "adapter_exports": ("errors", "process_set", "process_set_registration", "world"),
     "runner": ("common", "elastic", "launch", "names"),
-    "__init__": ("common_api", "errors", "launch", "launcher_signals", "protocol", "source_folder", "system"),
+    "__init__": ("adapter_exports", "errors", "host_facts", "launch", "launcher_signals", "protocol", "source_folder"),
     "__main__": ("launch",),
 }
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.
@@ -316,7 +290,7 @@ def test_only_these_files_read_the_environment() -> None:
     # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, the module that
     # torch loads in every process, the one that respects the C library's own variables, and one with a setting that a
     # program may change at any time.
-    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload", "heap.py"}
+    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload", "malloc_settings.py"}
     allowed |= {"launchers.py", "start.py", "gradient_watch.py"}
     allowed |= {"timeline_span.py"}  # the name of the file that the core has read
     for path in [*python_files("perseus_like"), *python_files("adapters")]:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from perseus_like import errors
-from perseus_like.arguments import checked_splits
 from perseus_like.collectives import Average, Op, Sum, resolve_op
-from perseus_like.compression import Compressor, NoneCompressor, wire_dtype, wire_of
-from perseus_like.handle import CollectiveHandle, HandleTable
-from perseus_like.process_sets import ProcessSet, global_process_set
-from perseus_like.request_names import Names
+from perseus_like.collectives.arguments import checked_splits
+from perseus_like.collectives.automatic_names import Names
+from perseus_like.collectives.compression import Compressor, NoneCompressor, wire_dtype, wire_of
+from perseus_like.collectives.handle import CollectiveHandle, HandleTable
+from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.tables import DType
-from perseus_like.tensor import ArrayTensors
 
 
 class CompletedRequest:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perseus_like.system import replacing
+from perseus_like.host_facts import replacing
 from tests.job import LIMIT_SECONDS
 
 
@@ -33,7 +33,7 @@ def test_a_failure_keeps_the_old_file(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from perseus_like.system import replacing
+from perseus_like.host_facts import replacing
 
 with replacing(Path(sys.argv[1])) as file, file.open("w") as states:
     states.write("ne")

@@ -16,7 +16,7 @@ from .simulated_hosts import run_on_simulated_hosts
 SCOPES = """
 import torch
 import perseus_like.torch as hvd
-from perseus_like.hosts import host_process_set
+from perseus_like.host_memory.host_sets import host_process_set
 
 for session in range(2):
     hvd.init()

@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 
-from perseus_like.basics import restart
-from perseus_like.common_api import adapter
+from perseus_like.adapter_exports import adapter
+from perseus_like.collectives.partial_sums import Kept, PartialSums, Sums, places_in
+from perseus_like.collectives.variables import read as read
+from perseus_like.collectives.variables import write as write
 from perseus_like.elastic import ModelState, run_fn
 from perseus_like.errors import UnavailableError
-from perseus_like.partial_sums import Kept, PartialSums, Sums, places_in
-from perseus_like.variables import read as read
-from perseus_like.variables import write as write
+from perseus_like.world import restart
 
 framework = adapter("torch")
 Reducer = adapter("torch.gradient_reduction").TorchReducer

@@ -97,5 +97,5 @@ PROBES: dict[str, Callable[[], None]] = {
     "optimizers.velocities_of": _velocities_of,
     "optimizers.wrap_loss_scale_apply": _wrap_loss_scale_apply,
     "layers.layer_with_moments": _layer_with_moments,
-    "callbacks.checkpoint_that_saves_by": _checkpoint_that_saves_by,
+    "callback_hooks.checkpoint_that_saves_by": _checkpoint_that_saves_by,
 }

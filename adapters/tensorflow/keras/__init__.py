@@ -1,8 +1,8 @@
 """perseus_like.tensorflow.keras: Horovod's API for tf.keras, which is Keras 3, or Keras 2 if the user has chosen it."""
 
-from perseus_like import common_api, run
+from perseus_like import adapter_exports, run
+from perseus_like.adapter_exports import *
 from perseus_like.collectives import Adasum, Average, Sum
-from perseus_like.common_api import *
 from perseus_like.keras.ops import Compression, allgather, broadcast, broadcast_global_variables, reducescatter
 
 from . import callbacks, elastic
@@ -27,7 +27,7 @@ __all__ = [
     "reducescatter",
     "run",
 ]
-__all__ += common_api.__all__
+__all__ += adapter_exports.__all__
 
 
 def __dir__() -> list[str]:

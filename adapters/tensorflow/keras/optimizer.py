@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from perseus_like.collectives import Average
-from perseus_like.documentation import documented_as
+from perseus_like.docstrings import documented_as
 from perseus_like.gradients import Groups, number_of_groups
 from perseus_like.keras import optimizer as _keras
 from perseus_like.keras.ops import Compression
 from perseus_like.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from perseus_like.keras.optimizer import distribute
-from perseus_like.process_sets import ProcessSet, global_process_set
+from perseus_like.process_set import ProcessSet, global_process_set
 
 
 @documented_as(_keras.DistributedOptimizer)

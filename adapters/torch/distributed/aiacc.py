@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from perseus_like import basics
+from perseus_like import world
 from perseus_like.launchers import is_launched
 from perseus_like.session import session
 
@@ -42,7 +42,7 @@ def init_process_group(
     if backend not in (None, "perseus"):
         _log.info("init_process_group(%r): perseus is used in its place", backend)
     if is_launched():
-        basics.init()
+        world.init()
     if timeout is not None:  # torch 2.1 refuses None
         options["timeout"] = timeout
     if not is_launched() and not dist.is_torchelastic_launched():
@@ -52,18 +52,18 @@ def init_process_group(
 
 def get_rank(group: Any = None) -> int:
     """Returns this process's rank in the job, or in a group. Joins the job unless init_process_group has done so."""
-    return int(dist.get_rank(group)) if _join() else basics.rank()
+    return int(dist.get_rank(group)) if _join() else world.rank()
 
 
 def get_world_size(group: Any = None) -> int:
     """Returns the number of processes in the job or in a group. Joins the job unless init_process_group has done so."""
-    return int(dist.get_world_size(group)) if _join() else basics.size()
+    return int(dist.get_world_size(group)) if _join() else world.size()
 
 
 def get_local_rank() -> int:
     """Returns this process's rank among those of its host. Joins the job unless init_process_group has done so."""
     _join()
-    return basics.local_rank()
+    return world.local_rank()
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None) -> None:
@@ -80,5 +80,5 @@ def _join() -> bool:
         dist.init_process_group("perseus")
         _early[:] = [dist.group.WORLD]
         return True
-    basics.init()
+    world.init()
     return False

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from perseus_like.buckets import LARGE_BYTES
+from perseus_like.gradients.buckets import LARGE_BYTES
 from perseus_like.session import session
 
 from ..compat.core import keeps_identity

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from perseus_like.shared_memory import LARGE_ELEMENTS
-from perseus_like.tensor import View
+from perseus_like.collectives.tensor import View
+from perseus_like.host_memory.registration import LARGE_ELEMENTS
 
 from .. import cuda
 from ..compat.tensors import viewed_complex

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from perseus_like.host_memory.registration import LARGE_ELEMENTS
 from perseus_like.session import session
-from perseus_like.shared_memory import LARGE_ELEMENTS
 
 from ..native_group import native
 from .work import PerseusWork, SubmittedRequest

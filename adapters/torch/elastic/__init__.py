@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from perseus_like.basics import restart
 from perseus_like.elastic import ObjectState, State, run_fn
+from perseus_like.world import restart
 
 from .sampler import ElasticSampler
 from .state import TorchState

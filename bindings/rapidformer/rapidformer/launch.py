@@ -32,10 +32,10 @@ def launched() -> int | None:
 
 
 def _size_by_starting() -> int:
-    from perseus_like import basics
+    from perseus_like import world
 
-    basics.init()
-    return int(basics.size())
+    world.init()
+    return int(world.size())
 
 
 def number_of(variables: Mapping[str, str], name: str, default: int) -> int:

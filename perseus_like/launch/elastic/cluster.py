@@ -18,18 +18,18 @@ from ...protocol.authentication import new_secret
 from ...protocol.failure_record import write_reason
 from ...protocol.messages import VARIABLE, Message, variable_for_generation
 from .. import processes
-from ..child import Child
-from ..errors import LaunchError
-from ..hosts import Host, assign_ranks, is_this_machine
-from ..options import Options
+from ..command_line.options import Options
+from ..host_list import Host, assign_ranks, is_this_machine
 from ..output import Screen
+from ..processes.child import Child
+from ..processes.first_failure import Failure, Witness
+from ..processes.supervise import Supervisor
 from ..program import module_command
-from ..supervise import Supervisor
-from ..verdict import Failure, Witness
+from ..start_errors import LaunchError
 from . import agent
+from .elastic_settings import RESET_LIMIT_MESSAGE, ElasticSettings
 from .host_agent import HostAgent
-from .hosts import HostManager
-from .settings import RESET_LIMIT_MESSAGE, ElasticSettings
+from .host_order import HostManager
 
 _REMOVED, _ADDED = 1, 2
 _LONGEST_PING_SECONDS = 1.0

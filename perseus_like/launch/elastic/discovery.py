@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .. import processes
-from ..child import Child
-from ..errors import LaunchError
-from ..hosts import Host, parse_lines
+from ..host_list import Host, parse_lines
+from ..processes.child import Child
+from ..processes.supervise import Supervisor
 from ..program import split_variables
-from ..supervise import Supervisor
+from ..start_errors import LaunchError
 
 # A script that takes longer than this has hung.
 LONGEST_SECONDS = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .worker import Worker
+from .started_worker import Worker
 
 
 def members_of(workers: Sequence[Worker], generation: int) -> list[Worker]:

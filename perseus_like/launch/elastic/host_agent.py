@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...protocol.agent_protocol import MARK
 from ...protocol.messages import Message, Reader, encode
-from ..child import Child
+from ..processes.child import Child
 
 _LONGEST_LINE = 1 << 16
 

@@ -9,14 +9,14 @@ from ...protocol.failure_record import write_reason
 from ...protocol.messages import Message
 from ...protocol.rank_variables import rank_variables
 from .. import processes
-from ..hosts import Host
+from ..host_list import Host
 from ..output import Screen
-from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
-from ..verdict import Failure
+from ..processes.first_failure import Failure
+from ..processes.supervise import FAILURE_GRACE_SECONDS, Supervisor
+from .elastic_settings import RESET_LIMIT_MESSAGE, ElasticSettings
 from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
-from .hosts import HostManager
-from .settings import RESET_LIMIT_MESSAGE, ElasticSettings
-from .worker import Worker, WorkerEnd, WorkerStarter
+from .host_order import HostManager
+from .started_worker import Worker, WorkerEnd, WorkerStarter
 
 # HostUpdateResult of perseus_like.elastic, which the launcher does not import.
 _REMOVED, _ADDED = 1, 2

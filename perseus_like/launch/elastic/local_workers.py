@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...protocol.messages import VARIABLE, variable_for
 from .. import processes
-from ..child import Child
 from ..local import stdin_of
 from ..output import Screen
-from ..supervise import Supervisor
-from ..verdict import Witness
-from .worker import Worker, WorkerEnd
+from ..processes.child import Child
+from ..processes.first_failure import Witness
+from ..processes.supervise import Supervisor
+from .started_worker import Worker, WorkerEnd
 
 
 class LocalWorkers:

@@ -18,21 +18,21 @@ from ...protocol.authentication import AuthenticatedListener, new_secret
 from ...protocol.messages import VARIABLE, LauncherVariable, Reader, encode
 from .. import processes
 from ..addresses import listen_at
-from ..child import Child
-from ..errors import LaunchError
-from ..hosts import is_this_machine
+from ..command_line.options import Options
+from ..host_list import is_this_machine
 from ..mpi.demultiplex import hydra_output
 from ..mpi.rank_main import HEARTBEAT, WORKER
 from ..mpi.rank_status import RankStatus, StatusFilter
-from ..options import Options
 from ..output import Channel, Screen
 from ..preflight import remote_shell
+from ..processes.child import Child
+from ..processes.first_failure import Failure, Witness
+from ..processes.supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..remote import check_seconds, make_heartbeat, reachable_addresses, ssh_args
 from ..ssh.host_input import HostInput
-from ..ssh.run import SIGNALS, environment_over_ssh, line_on, make_plan
-from ..supervise import FAILURE_GRACE_SECONDS, Supervisor
-from ..verdict import Failure, Witness
-from .worker import Worker, WorkerEnd
+from ..ssh.run_ssh import SIGNALS, environment_over_ssh, line_on, make_plan
+from ..start_errors import LaunchError
+from .started_worker import Worker, WorkerEnd
 
 # Other processes may connect at the same time as the workers.
 _EXPECTED_WORKERS = 64

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ..errors import LaunchError
+from ..start_errors import LaunchError
 
 _VERSION_SECONDS = 30
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 
 from ...protocol.authentication import AuthenticatedListener, new_secret
 from ..addresses import listen_at
-from ..supervise import Supervisor
-from ..verdict import Failure
+from ..processes.first_failure import Failure
+from ..processes.supervise import Supervisor
 from .rank_main import COMMAND_OF, CONTINUE, PAUSE, SHUTDOWN, set_keepalive
 
 DEFAULT_TIMEOUT_SECONDS = 30

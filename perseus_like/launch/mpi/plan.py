@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..hosts import Host
+from ..host_list import Host
 
 
 @dataclass(frozen=True)

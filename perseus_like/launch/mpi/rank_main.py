@@ -36,16 +36,16 @@ if TYPE_CHECKING or __package__:
     from ...protocol.messages import agent_variable, elastic_variable
     from ...protocol.mpi_daemons import end_daemons_later
     from ...protocol.rank_variables import host_of, set_horovod_variables
-    from ..errors import describe_code, explain_start_failure
+    from ..start_errors import describe_code, explain_start_failure
 else:
     _launch = Path(__file__).resolve().parents[1]
     sys.path += [str(_launch), str(_launch.parent / "protocol")]
     from authentication import Handshake
-    from errors import describe_code, explain_start_failure
     from failure_record import VARIABLE, InitCall, RecordFile
     from messages import agent_variable, elastic_variable
     from mpi_daemons import end_daemons_later
     from rank_variables import host_of, set_horovod_variables
+    from start_errors import describe_code, explain_start_failure
 
 HEARTBEAT = "PERSEUS_LAUNCHER_HEARTBEAT"  # the timeout, the secret and the addresses of perseusrun
 RANK_MAIN = "PERSEUS_RANK_MAIN"  # set for a rank whose failure this program reports

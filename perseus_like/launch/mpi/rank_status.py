@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...protocol.failure_record import decode
-from ..supervise import BEFORE_INIT
-from ..verdict import Failure, Witness, early_ends
+from ..processes.first_failure import Failure, Witness, early_ends
+from ..processes.supervise import BEFORE_INIT
 
 FailureSink = Callable[[Failure], None]
 

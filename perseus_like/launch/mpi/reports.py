@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..output import Channel, Screen
-from ..supervise import LOOK_SECONDS, Supervisor
-from ..verdict import Failure, Witness
+from ..processes.first_failure import Failure, Witness
+from ..processes.supervise import LOOK_SECONDS, Supervisor
 from .demultiplex import ChannelOf
 from .rank_main import LOOK
 from .rank_status import RankStatus, StatusFilter

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from ..local import is_in_background, stdin_of
-from ..supervise import Supervisor
+from ..processes.supervise import Supervisor
 from .host_main import LENGTH_DIGITS
 
 _BLOCK = 1 << 16

@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from ..errors import describe_code, explain_start_failure
     from ..mpi import rank_main
+    from ..start_errors import describe_code, explain_start_failure
 else:
     _launch = Path(__file__).resolve().parents[1]
     sys.path += [str(_launch), str(_launch / "mpi")]
     import rank_main
-    from errors import describe_code, explain_start_failure
+    from start_errors import describe_code, explain_start_failure
 
 LENGTH_DIGITS = 12
 _BLOCK = 1 << 16

@@ -11,8 +11,8 @@ import numpy as np
 
 import perseus_like.numpy as hvd
 from perseus_like import HostsUpdatedInterrupt
-from perseus_like.basics import restart
 from perseus_like.elastic import ObjectState, run_fn
+from perseus_like.world import restart
 
 sys.path.insert(0, str(Path(__file__).parent))
 import steps as task  # type: ignore[import-not-found]

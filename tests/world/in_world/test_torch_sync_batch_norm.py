@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
-from perseus_like.hosts import host_process_set  # noqa: E402
+from perseus_like.host_memory.host_sets import host_process_set  # noqa: E402
 
 from .training import assert_equal_parameters  # noqa: E402
 

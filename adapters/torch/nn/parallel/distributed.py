@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from perseus_like.buckets import BUCKET_BYTES
+from perseus_like.gradients.buckets import BUCKET_BYTES
 
 from ...buckets import Communicate
 from ...compat.dynamo import not_compiled

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from perseus_like.agreement import Agreeing
 from perseus_like.collectives import Max, Sum
-from perseus_like.handle import results_of
-from perseus_like.process_sets import ProcessSet
+from perseus_like.collectives.handle import results_of
+from perseus_like.gradients.agreement import Agreeing
+from perseus_like.process_set import ProcessSet
 
 from ...autograd import verbs
 from .reducer import Named, Reducer

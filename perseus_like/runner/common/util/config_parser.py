@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from ....launch.options import parse_options
-from ...arguments import options_of
+from ....launch.command_line.options import parse_options
+from ...launcher_options import options_of
 
 
 def set_env_from_args(env: MutableMapping[str, str], args: Any) -> MutableMapping[str, str]:

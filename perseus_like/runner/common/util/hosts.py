@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....launch.hosts import parse_hostfile
+from ....launch.host_list import parse_hostfile
 
 
 @dataclass
