@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/local.h"
+#include "bootstrap/local/local.h"
 #include "device/host/kernels.h"
 #include "transport/fabric.h"
 

@@ -245,7 +245,7 @@ def optimizer_step(
     second: int,
     count: int,
 ) -> None:
-    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer_step.h.
+    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer/optimizer_step.h.
 
     `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
     """

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "bind/work_items.h"
-#include "device/host/optimizer_step.h"
+#include "device/host/optimizer/optimizer_step.h"
 
 namespace perseus::bind {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/write_report.h"
+#include "base/memory/write_report.h"
 #include "bind/bind.h"
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 
 namespace perseus::bind {
 

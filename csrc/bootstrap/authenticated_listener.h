@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bootstrap/authentication.h"
-#include "bootstrap/local_socket.h"
+#include "bootstrap/local/local_socket.h"
 
 namespace perseus {
 

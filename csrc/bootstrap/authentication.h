@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "bootstrap/local_socket.h"
+#include "bootstrap/local/local_socket.h"
 
 namespace perseus {
 

@@ -1,6 +1,6 @@
 #include "bootstrap/choose.h"
 
-#include "bootstrap/local.h"
+#include "bootstrap/local/local.h"
 #include "bootstrap/mpi.h"
 #include "bootstrap/selection.h"
 

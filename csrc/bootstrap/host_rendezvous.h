@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/local_socket.h"
+#include "bootstrap/local/local_socket.h"
 
 namespace perseus {
 

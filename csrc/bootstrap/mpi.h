@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/launcher.h"
+#include "bootstrap/local/launcher.h"
 
 namespace perseus {
 

@@ -1,7 +1,7 @@
 #include "device/device.h"
 
 #include "base/error.h"
-#include "device/cuda/device.h"
+#include "device/cuda/cuda_device.h"
 
 namespace perseus {
 

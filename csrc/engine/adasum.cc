@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "device/host/kernels.h"
 
 namespace perseus {

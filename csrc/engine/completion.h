@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/futex.h"
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "base/shape.h"
+#include "base/wait/futex.h"
 
 namespace perseus {
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/futex.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/wait/futex.h"
+#include "base/wait/thread.h"
 
 namespace perseus {
 

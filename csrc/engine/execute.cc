@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "base/lent_memory.h"
 #include "base/log.h"
+#include "base/memory/lent_memory.h"
 #include "engine/adasum.h"
 
 namespace perseus {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 
 namespace perseus {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "control/negotiator.h"
 #include "engine/driver.h"
 #include "engine/engine_options.h"

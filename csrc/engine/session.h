@@ -13,9 +13,9 @@
 
 #include "base/config.h"
 #include "bootstrap/choose.h"
-#include "bootstrap/host_watch.h"
-#include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
+#include "bootstrap/watch/host_watch.h"
+#include "bootstrap/watch/liveness.h"
 #include "device/device.h"
 #include "engine/process_set_engine.h"
 #include "stall/stall_watch.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 
 namespace perseus {
 

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "bootstrap/host_watch.h"
+#include "base/wait/thread.h"
+#include "bootstrap/watch/host_watch.h"
 #include "stall/stalled_requests.h"
 
 namespace perseus {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
-#include "bootstrap/watch.h"
+#include "bootstrap/watch/liveness.h"
+#include "bootstrap/watch/watch.h"
 #include "control/negotiator_options.h"
 #include "control/tree.h"
 #include "stall/engine_progress.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/wait/thread.h"
 
 namespace perseus {
 

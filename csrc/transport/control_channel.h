@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/doorbell.h"
+#include "base/wait/doorbell.h"
 
 namespace perseus {
 

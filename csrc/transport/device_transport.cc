@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/xccl/nccl.h"
+#include "transport/xccl/libraries/nccl.h"
 #include "transport/xccl/transport.h"
 
 namespace perseus {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "device/device.h"
 #include "transport/fabric.h"
 #include "transport/transport.h"

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 #include "transport/hierarchy/fabric.h"
 #include "transport/mpi/fabric.h"
 #include "transport/self/fabric.h"

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
-#include "bootstrap/watch.h"
+#include "bootstrap/watch/liveness.h"
+#include "bootstrap/watch/watch.h"
 #include "transport/control_channel.h"
 #include "transport/transport.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "base/reduce.h"
 #include "transport/transport.h"
 

@@ -12,7 +12,7 @@
 #include <ctime>
 #include <thread>
 
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

@@ -1,4 +1,6 @@
 // Tests a CUDA device over a fake driver: order between streams, packing and failures.
+#include "device/cuda/cuda_device.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,7 +12,6 @@
 
 #include "base/error.h"
 #include "cuda_fake.h"
-#include "device/cuda/device.h"
 #include "device/host/kernels.h"
 #include "kernels_reference.h"
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/cuda/driver.h"
+#include "device/cuda/cuda_driver.h"
 #include "device/device.h"
 
 namespace perseus::testing {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cuda_fake.h"
-#include "device/cuda/device.h"
+#include "device/cuda/cuda_device.h"
 #include "device/host/kernels.h"
 #include "kernels_reference.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cuda_fake.h"
-#include "device/cuda/device.h"
+#include "device/cuda/cuda_device.h"
 #include "engine/on_device.h"
 #include "engine/process_set_engine.h"
 #include "engine_rank.h"

@@ -1,5 +1,5 @@
 // Tests shared memory that another library has made: how its file is found, and how ranks of a host reach it.
-#include "transport/shm/external_segments.h"
+#include "transport/shm/memory/external_segments.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

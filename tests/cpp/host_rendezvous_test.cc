@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "bootstrap/authenticated_listener.h"
-#include "bootstrap/local_socket.h"
+#include "bootstrap/local/local_socket.h"
 
 namespace perseus::testing {
 namespace {

@@ -1,5 +1,5 @@
 // Tests the watch between hosts. The hosts here are processes of one host; tests/hosts uses network namespaces.
-#include "bootstrap/host_watch.h"
+#include "bootstrap/watch/host_watch.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 #include <future>
 
-#include "bootstrap/local.h"
+#include "bootstrap/local/local.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

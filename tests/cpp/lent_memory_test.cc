@@ -1,5 +1,5 @@
 // Tests that memory which MPI or a peer may still use after a failure is neither freed nor reused.
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cuda_fake.h"
-#include "device/cuda/device.h"
+#include "device/cuda/cuda_device.h"
 #include "engine/on_device.h"
 #include "engine/process_set_engine.h"
 #include "engine_rank.h"

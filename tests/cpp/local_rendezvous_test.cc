@@ -1,5 +1,5 @@
 // Tests the rendezvous of the ranks of a host, and their watch.
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "bootstrap/authentication.h"
-#include "bootstrap/local.h"
+#include "bootstrap/local/local.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

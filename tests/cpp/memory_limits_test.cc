@@ -1,5 +1,5 @@
 // Tests memory limits as containers and Slurm set them, with simulated /proc and /sys.
-#include "base/memory_limits.h"
+#include "base/memory/memory_limits.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "transport/fabric.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 
 namespace perseus::testing {
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "bootstrap/choose.h"
-#include "bootstrap/launcher.h"
+#include "bootstrap/local/launcher.h"
 
 namespace perseus::testing {
 namespace {

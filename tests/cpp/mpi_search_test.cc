@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "bootstrap/mpi.h"
-#include "transport/mpi/search.h"
+#include "transport/mpi/library/search.h"
 
 namespace perseus::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/host/optimizer_step.h"
+#include "device/host/optimizer/optimizer_step.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/host/optimizer_tables.h"
+#include "device/host/optimizer/optimizer_tables.h"
 #include "device/host/tables.h"
 
 namespace perseus::host {

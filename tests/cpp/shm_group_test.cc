@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "bootstrap/local.h"
+#include "bootstrap/local/local.h"
 #include "transport/shm/thread_world.h"
 #include "transport_world.h"
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "transport/shm/arena.h"
-#include "transport/shm/heap.h"
+#include "transport/shm/memory/arena.h"
+#include "transport/shm/memory/heap.h"
 
 namespace perseus::shm {
 namespace {

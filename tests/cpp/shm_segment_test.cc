@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "transport/shm/segment.h"
+#include "transport/shm/memory/segment.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

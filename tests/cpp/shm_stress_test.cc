@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "base/futex.h"
+#include "base/wait/futex.h"
 #include "transport_buffers.h"
 #include "transport_world.h"
 

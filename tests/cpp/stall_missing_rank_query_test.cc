@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bootstrap/watch_note.h"
+#include "bootstrap/watch/watch_note.h"
 #include "stall/missing_rank_query.h"
 
 namespace perseus {

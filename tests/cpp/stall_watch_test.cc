@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/watch_note.h"
+#include "bootstrap/watch/watch_note.h"
 #include "control_requests.h"
 
 namespace perseus::testing {

@@ -11,8 +11,8 @@
 #include <numeric>
 #include <thread>
 
-#include "bootstrap/local.h"
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local.h"
+#include "bootstrap/local/local_rendezvous.h"
 #include "hierarchy_world.h"
 #include "mpi_fake.h"
 #include "transport/self/fabric.h"

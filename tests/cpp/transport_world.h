@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/fabric.h"
 
 namespace perseus::testing {

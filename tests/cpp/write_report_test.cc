@@ -1,4 +1,4 @@
-#include "base/write_report.h"
+#include "base/memory/write_report.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

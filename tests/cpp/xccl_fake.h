@@ -12,7 +12,7 @@
 
 #include "transport/fabric.h"
 #include "transport/xccl/host_device.h"
-#include "transport/xccl/library.h"
+#include "transport/xccl/libraries/library.h"
 #include "transport/xccl/transport.h"
 
 namespace perseus::testing {

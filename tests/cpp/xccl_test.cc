@@ -11,8 +11,8 @@
 #include <random>
 
 #include "device/host/kernels.h"
-#include "transport/xccl/nccl.h"
-#include "transport/xccl/oneccl.h"
+#include "transport/xccl/libraries/nccl.h"
+#include "transport/xccl/libraries/oneccl.h"
 #include "xccl_cases.h"
 
 namespace perseus::testing {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "bootstrap/authentication.h"
-#include "bootstrap/local_socket.h"
+#include "bootstrap/local/local_socket.h"
 #include "fuzz_input.h"
 
 namespace perseus {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "bootstrap/watch.h"
+#include "bootstrap/watch/watch.h"
 #include "fuzz_input.h"
 
 using namespace perseus;

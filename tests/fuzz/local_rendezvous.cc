@@ -1,5 +1,5 @@
 // Fuzzes both ends of the rendezvous connections of a host: a peer of rank 0, and a peer of rank 1.
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 
 #include <thread>
 

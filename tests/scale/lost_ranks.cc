@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "bootstrap/host_watch.h"
+#include "bootstrap/watch/host_watch.h"
 #include "common.h"
 #include "stall/missing_rank_query.h"
 

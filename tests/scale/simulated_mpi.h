@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cost.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 
 namespace perseus::scale {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "device/cuda/driver.h"
+#include "device/cuda/cuda_driver.h"
 
 namespace perseus::cuda {
 

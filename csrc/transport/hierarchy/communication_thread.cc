@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/thread.h"
+#include "base/wait/thread.h"
 
 namespace perseus::hierarchy {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/futex.h"
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
+#include "base/wait/futex.h"
 
 namespace perseus::messages {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/lent_memory.h"
-#include "bootstrap/liveness.h"
+#include "base/memory/lent_memory.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/messages/network.h"
 #include "transport/transport.h"
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 
 namespace perseus::messages {
 namespace {

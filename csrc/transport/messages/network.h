@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/doorbell.h"
+#include "base/wait/doorbell.h"
 
 namespace perseus::messages {
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "transport/messages/communicator.h"
 #include "transport/transport.h"
 

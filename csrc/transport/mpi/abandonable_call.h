@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "bootstrap/liveness.h"
+#include "base/wait/thread.h"
+#include "bootstrap/watch/liveness.h"
 
 namespace perseus::mpi {
 

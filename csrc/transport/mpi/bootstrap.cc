@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/connections.h"
 #include "transport/mpi/process.h"

@@ -5,7 +5,7 @@
 
 #include "bootstrap/mpi.h"
 #include "transport/messages/communicator.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 
 namespace perseus::mpi {
 

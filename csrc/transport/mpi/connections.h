@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "base/doorbell.h"
+#include "base/wait/doorbell.h"
 #include "transport/fabric.h"
 #include "transport/messages/network.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 #include "transport/mpi/send_guard.h"
 
 namespace perseus::mpi {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/doorbell.h"
-#include "base/lent_memory.h"
-#include "base/thread.h"
+#include "base/memory/lent_memory.h"
+#include "base/wait/doorbell.h"
+#include "base/wait/thread.h"
 #include "transport/messages/channel.h"
 #include "transport/messages/transport.h"
 #include "transport/mpi/abandonable_call.h"

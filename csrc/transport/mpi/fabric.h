@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/fabric.h"
 #include "transport/messages/control_messages.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 
 namespace perseus::mpi {
 

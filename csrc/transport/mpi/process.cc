@@ -21,8 +21,8 @@
 #include "transport/messages/communicator.h"
 #include "transport/mpi/abandonable_call.h"
 #include "transport/mpi/connections.h"
-#include "transport/mpi/library.h"
-#include "transport/mpi/search.h"
+#include "transport/mpi/library/library.h"
+#include "transport/mpi/library/search.h"
 #include "transport/mpi/streams.h"
 
 namespace perseus::mpi {

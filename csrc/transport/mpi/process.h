@@ -6,7 +6,7 @@
 
 #include "bootstrap/mpi.h"
 #include "transport/messages/control_messages.h"
-#include "transport/mpi/api.h"
+#include "transport/mpi/library/api.h"
 #include "transport/mpi/send_guard.h"
 
 namespace perseus::mpi {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/launcher.h"
+#include "bootstrap/local/launcher.h"
 
 namespace perseus::mpi {
 

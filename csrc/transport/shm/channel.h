@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/control_channel.h"
 #include "transport/shm/group_view.h"
 #include "transport/shm/ring_buffer.h"

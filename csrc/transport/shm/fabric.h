@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 #include "transport/fabric.h"
-#include "transport/shm/arena.h"
-#include "transport/shm/external_segments.h"
 #include "transport/shm/group_view.h"
 #include "transport/shm/host_plan.h"
+#include "transport/shm/memory/arena.h"
+#include "transport/shm/memory/external_segments.h"
 
 namespace perseus::shm {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/futex.h"
+#include "base/wait/futex.h"
 
 namespace perseus::shm {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "device/host/kernels.h"
 #include "transport/shm/group_view.h"
 #include "transport/shm/member_header.h"

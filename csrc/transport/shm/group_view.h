@@ -10,9 +10,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "transport/shm/arena.h"
-#include "transport/shm/external_segments.h"
 #include "transport/shm/member_header.h"
+#include "transport/shm/memory/arena.h"
+#include "transport/shm/memory/external_segments.h"
 
 namespace perseus::shm {
 

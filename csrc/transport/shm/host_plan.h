@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "bootstrap/local_rendezvous.h"
+#include "bootstrap/local/local_rendezvous.h"
 #include "transport/fabric.h"
 #include "transport/shm/member_header.h"
 

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/shm/external_segments.h"
 #include "transport/shm/flag.h"
+#include "transport/shm/memory/external_segments.h"
 
 namespace perseus::shm {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/shm/flag.h"
 
 namespace perseus::shm {

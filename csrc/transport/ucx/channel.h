@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/control_channel.h"
 #include "transport/ucx/connections.h"
 

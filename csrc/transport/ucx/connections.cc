@@ -13,7 +13,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "base/thread.h"
+#include "base/wait/thread.h"
 
 namespace perseus::ucx {
 namespace {

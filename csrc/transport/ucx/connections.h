@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/doorbell.h"
-#include "bootstrap/local_socket.h"
+#include "base/wait/doorbell.h"
+#include "bootstrap/local/local_socket.h"
 #include "transport/control_channel.h"
 #include "transport/messages/network.h"
 #include "transport/ucx/library.h"

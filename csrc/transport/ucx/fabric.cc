@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "transport/all_or_none.h"
 #include "transport/messages/transport.h"
 #include "transport/ucx/channel.h"

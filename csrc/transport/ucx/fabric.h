@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/fabric.h"
 #include "transport/ucx/connections.h"
 

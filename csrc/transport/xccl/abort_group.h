@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/xccl/device.h"
-#include "transport/xccl/library.h"
+#include "transport/xccl/libraries/library.h"
 
 namespace perseus::xccl {
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "bootstrap/liveness.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/xccl/abort_group.h"
 #include "transport/xccl/caller.h"
 #include "transport/xccl/device.h"
-#include "transport/xccl/library.h"
+#include "transport/xccl/libraries/library.h"
 
 namespace perseus::xccl {
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "bootstrap/liveness.h"
 #include "bootstrap/topology.h"
+#include "bootstrap/watch/liveness.h"
 #include "transport/fabric.h"
 #include "transport/library_search.h"
 

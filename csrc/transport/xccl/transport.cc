@@ -3,7 +3,7 @@
 #include <new>
 
 #include "base/error.h"
-#include "base/lent_memory.h"
+#include "base/memory/lent_memory.h"
 #include "transport/xccl/reduction.h"
 
 namespace perseus::xccl {

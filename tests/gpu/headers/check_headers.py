@@ -65,7 +65,7 @@ static_assert(sizeof(CUmemLocationType) == sizeof(int) && sizeof(cuuint64_t) == 
 
 def nccl_assertions() -> str:
     """Returns a program that compiles if our table of functions is NCCL's."""
-    found = re.findall(r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/library.cc"))
+    found = re.findall(r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/libraries/library.cc"))
     header = (CSRC / "transport/xccl/functions.h").read_text()
     lines = [
         f"#if NCCL_VERSION_CODE >= NCCL_VERSION({NCCL_SINCE.get(member, '2, 13')}, 0)\n"
@@ -79,13 +79,13 @@ def nccl_assertions() -> str:
         "#endif",
     ]
     assert header.count("(*") == len(found), "a function is declared and not looked up"
-    return _program(["nccl.h", "transport/xccl/library.h"], "perseus::xccl", [*lines, NCCL_VALUES, COMM_CONFIG])
+    return _program(["nccl.h", "transport/xccl/libraries/library.h"], "perseus::xccl", [*lines, NCCL_VALUES, COMM_CONFIG])
 
 
 def cuda_assertions() -> str:
     """Returns a program that compiles if our table of functions is the driver's."""
-    found = re.findall(r'from\.(?:get|find)\(driver\.(\w+), "(\w+)"\)', _source("device/cuda/driver.cc"))
-    assert _source("device/cuda/driver.h").count("(*") == len(found), "a function is declared and not looked up"
+    found = re.findall(r'from\.(?:get|find)\(driver\.(\w+), "(\w+)"\)', _source("device/cuda/cuda_driver.cc"))
+    assert _source("device/cuda/cuda_driver.h").count("(*") == len(found), "a function is declared and not looked up"
     lines = [f"SAME(Driver, {member}, {name});" for member, name in found]
     # Constants whose comment begins with the driver's name of them.
     constants = re.findall(
@@ -96,7 +96,7 @@ def cuda_assertions() -> str:
     lines += [f"static_assert({value} == ({name}));" for value, name in constants]
     lines += ["static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY);"]
     lines += ["static_assert(sizeof(Pointer) == sizeof(CUdeviceptr) && sizeof(DeviceNumber) == sizeof(CUdevice));"]
-    return _program(["cstddef", "cuda.h", "device/cuda/driver.h"], "perseus::cuda", [*lines, POOL_PROPERTIES])
+    return _program(["cstddef", "cuda.h", "device/cuda/cuda_driver.h"], "perseus::cuda", [*lines, POOL_PROPERTIES])
 
 
 def _source(name: str) -> str:

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "transport/xccl/nccl.h"
+#include "transport/xccl/libraries/nccl.h"
 
 int main(int count, char** arguments) {
   using namespace perseus::xccl;  // NOLINT
