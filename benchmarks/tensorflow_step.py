@@ -26,7 +26,7 @@ def steps(shapes: Sequence[tuple[int, ...]]) -> dict[str, Callable[[], Any]]:
 
     import perseus_like.tensorflow as hvd
     from perseus_like.gradients import GradientRules
-    from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
+    from perseus_like.tensorflow.gradients import TensorFlowReducer
 
     tensors = [tf.fill(shape, 0.0) for shape in shapes]
     variables = [tf.Variable(tensor) for tensor in tensors]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .collectives.tensor import ReduceOptions
 from .tables import DType as DType
 from .tables import ErrorKind as ErrorKind
 from .tables import ReduceOp as ReduceOp
 from .tables import Start as Start
 from .tables import Verb as Verb
-from .collectives.tensor import ReduceOptions
 
 # One tensor: address, dtype, shape, device (-1: host). It is contiguous, and alive until the handle is done.
 View = tuple[int, int, tuple[int, ...], int]
@@ -245,7 +245,7 @@ def optimizer_step(
     second: int,
     count: int,
 ) -> None:
-    """Updates `count` parameters and moments in place; the arguments are those of csrc/device/host/optimizer/optimizer_step.h.
+    """Updates `count` parameters and moments in place; arguments as in csrc/device/host/optimizer/optimizer_step.h.
 
     `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
     """

@@ -19,13 +19,12 @@ from .functions import (
     broadcast_variables,
 )
 from .gradient_aggregation import LocalGradientAggregationHelper
-from .gradient_reduction import _make_allreduce_grads_fn as _make_allreduce_grads_fn
+from .gradients import _make_allreduce_grads_fn as _make_allreduce_grads_fn
 from .mpi_ops import _allreduce as _allreduce
 from .mpi_ops import _grouped_allreduce as _grouped_allreduce
 from .mpi_ops import _grouped_reducescatter as _grouped_reducescatter
 from .mpi_ops import _reducescatter as _reducescatter
 from .mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
-from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .ops import (
     allgather,
     allreduce,
@@ -42,6 +41,7 @@ from .optimizer import DistributedOptimizer
 from .optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimizer
 from .optimizer import _DistributedOptimizer as _DistributedOptimizer
 from .optimizer import _LegacyOptimizer as _LegacyOptimizer
+from .rank_tensors import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .session_hook import BroadcastGlobalVariablesHook
 from .sharing import shared
 from .tape import DistributedGradientTape, PartialDistributedGradientTape

@@ -13,7 +13,7 @@ from perseus_like.elastic import ModelState, ObjectState, State, VariablesState,
 from perseus_like.world import restart
 
 from .errors import translated
-from .gradient_sums import LivingSums
+from .gradients.gradient_sums import LivingSums
 
 _Result = TypeVar("_Result")
 

@@ -12,10 +12,10 @@ from perseus_like.collectives import objects
 from perseus_like.docstrings import documented
 from perseus_like.process_set import ProcessSet, global_process_set
 
-from .arguments import as_tensor, member_id, root_within
-from .execution import run
 from .ops import allgather, broadcast
 from .requests import request_of
+from .requests.arguments import as_tensor, member_id, root_within
+from .requests.execution import run
 from .variables import assign, bytes_of, plain, value_of
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ import tensorflow as tf
 from perseus_like.gradients import checked_passes, reduce_shared
 from perseus_like.process_set import ProcessSet, global_process_set
 
-from .gradient_reduction import divided_by_ranks
-from .gradient_sums import SumsOfLists
-from .numbers import size_op as size_op  # in Horovod, this module has it
+from .gradients import divided_by_ranks
+from .gradients.gradient_sums import SumsOfLists
+from .rank_tensors import size_op as size_op  # in Horovod, this module has it
 from .variables import key_of
 
 

@@ -3,6 +3,6 @@
 from perseus_like.process_set import global_process_set
 
 from .gradient_aggregation import LocalGradientAggregationHelperEager
-from .numbers import size_op
+from .rank_tensors import size_op
 
 __all__ = ["LocalGradientAggregationHelperEager", "global_process_set", "size_op"]

@@ -13,7 +13,6 @@ from perseus_like.common.util import gpu_available
 from perseus_like.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 
 from .functions import broadcast_
-from .numbers import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .ops import (
     allgather,
     allreduce,
@@ -26,6 +25,7 @@ from .ops import (
     join,
     reducescatter,
 )
+from .rank_tensors import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .util import _executing_eagerly as _executing_eagerly
 
 # Programs use these names of Horovod although they are private.

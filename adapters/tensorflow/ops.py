@@ -17,14 +17,13 @@ from perseus_like.docstrings import documented
 from perseus_like.errors import UnsupportedOpError
 from perseus_like.process_set import ProcessSet, global_process_set
 
-from . import autograd as autograd  # registers gradients
-from . import xla
-from .arguments import EagerTensor, as_tensor, member_id, root_within, splits_of, with_rows
 from .compression import Compression
-from .execution import in_order, is_complex, last_in_order, run
 from .native import operations
-from .numbers import number
-from .requests import DTYPES, request_of
+from .rank_tensors import number
+from .requests import DTYPES, request_of, xla
+from .requests import autograd as autograd  # registers gradients
+from .requests.arguments import EagerTensor, as_tensor, member_id, root_within, splits_of, with_rows
+from .requests.execution import in_order, is_complex, last_in_order, run
 
 _ANY_DEVICE = contextlib.nullcontext()
 

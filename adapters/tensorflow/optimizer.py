@@ -16,9 +16,9 @@ from perseus_like.process_set import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
-from .gradient_reduction import OPS, TensorFlowReducer
+from .gradients import OPS, TensorFlowReducer
+from .gradients.shared_attributes import twin_of
 from .ops import reduce_dense
-from .twin import twin_of
 from .variables import key_of, plain
 
 _LegacyOptimizer: Any = tf.compat.v1.train.Optimizer

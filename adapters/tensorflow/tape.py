@@ -13,8 +13,8 @@ from perseus_like.gradients import Groups, gradient_rules, layers_of, number_of_
 from perseus_like.process_set import ProcessSet, global_process_set
 
 from .compression import Compression
-from .gradient_reduction import OPS, TensorFlowReducer
-from .twin import twin_of
+from .gradients import OPS, TensorFlowReducer
+from .gradients.shared_attributes import twin_of
 from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]

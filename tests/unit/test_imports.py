@@ -290,7 +290,16 @@ def test_only_these_files_read_the_environment() -> None:
     # These are the launcher and its protocols, programs, Horovod's helpers, the settings of torch, the module that
     # torch loads in every process, the one that respects the C library's own variables, and one with a setting that a
     # program may change at any time.
-    allowed = {"launch", "protocol", "__main__.py", "util.py", "env.py", "torch_setup.py", "autoload", "malloc_settings.py"}
+    allowed = {
+        "launch",
+        "protocol",
+        "__main__.py",
+        "util.py",
+        "env.py",
+        "torch_setup.py",
+        "autoload",
+        "malloc_settings.py",
+    }
     allowed |= {"launchers.py", "start.py", "gradient_watch.py"}
     allowed |= {"timeline_span.py"}  # the name of the file that the core has read
     for path in [*python_files("perseus_like"), *python_files("adapters")]:

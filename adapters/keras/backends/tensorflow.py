@@ -13,8 +13,8 @@ import perseus_like.tensorflow as framework
 from perseus_like.collectives import variables as plain
 from perseus_like.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 from perseus_like.tensorflow.elastic import run as run
-from perseus_like.tensorflow.gradient_reduction import TensorFlowReducer
-from perseus_like.tensorflow.gradient_sums import SumsOfLists
+from perseus_like.tensorflow.gradients import TensorFlowReducer
+from perseus_like.tensorflow.gradients.gradient_sums import SumsOfLists
 
 math = tf
 mean = tf.reduce_mean

@@ -15,7 +15,7 @@ namespace perseus::tensorflow {
 
 namespace {
 
-// The request that adapters/tensorflow/xla.py writes into the custom call: words between blanks. The name is the last
+// The request that adapters/tensorflow/requests/xla.py writes into the custom call: words between blanks. The name is the last
 // word, and the names of the members follow it.
 struct Description {
   PerseusRequest request{};

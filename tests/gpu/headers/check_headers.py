@@ -65,7 +65,9 @@ static_assert(sizeof(CUmemLocationType) == sizeof(int) && sizeof(cuuint64_t) == 
 
 def nccl_assertions() -> str:
     """Returns a program that compiles if our table of functions is NCCL's."""
-    found = re.findall(r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/libraries/library.cc"))
+    found = re.findall(
+        r'finder\.(?:require|find)\(table\.(\w+), "(\w+)"\)', _source("transport/xccl/libraries/library.cc")
+    )
     header = (CSRC / "transport/xccl/functions.h").read_text()
     lines = [
         f"#if NCCL_VERSION_CODE >= NCCL_VERSION({NCCL_SINCE.get(member, '2, 13')}, 0)\n"
@@ -79,7 +81,9 @@ def nccl_assertions() -> str:
         "#endif",
     ]
     assert header.count("(*") == len(found), "a function is declared and not looked up"
-    return _program(["nccl.h", "transport/xccl/libraries/library.h"], "perseus::xccl", [*lines, NCCL_VALUES, COMM_CONFIG])
+    return _program(
+        ["nccl.h", "transport/xccl/libraries/library.h"], "perseus::xccl", [*lines, NCCL_VALUES, COMM_CONFIG]
+    )
 
 
 def cuda_assertions() -> str:

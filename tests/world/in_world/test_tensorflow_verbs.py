@@ -246,7 +246,7 @@ def test_the_table_of_defaults_agrees_with_the_operations() -> None:
     """An eager call omits attributes with the default value. Tapes read these values from the same table."""
     from tensorflow.python.framework import op_def_registry
 
-    from perseus_like.tensorflow.eager import DEFAULTS, OPERATION_NAMES
+    from perseus_like.tensorflow.requests.eager import DEFAULTS, OPERATION_NAMES
 
     found: dict[str, set[Any]] = {}
     for operation in OPERATION_NAMES.values():

@@ -46,8 +46,6 @@ std::size_t address_space_per_rank(int ranks) {
   return left / 4 / static_cast<std::size_t>(ranks);
 }
 
-std::string size_text(std::size_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
-
 std::size_t agree_on_bytes(LocalRendezvous& rendezvous, std::size_t wanted, std::string& note) {
   const auto asked = wanted != 0 ? wanted : std::min(physical_memory(), kMostBytes);
   const auto mine = std::min(asked, address_space_per_rank(rendezvous.size()));

@@ -22,8 +22,6 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr unsigned MFD_NOEXEC_SEAL = 0x0008U;
 #endif
 
-std::string size_text(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 Error unavailable(const std::string& what, int error) {
   const std::string limit = error == EFBIG ? "ulimit -f" : "ulimit -v";
   return {ErrorKind::unavailable, what + ": " + system_error_text(error) +
@@ -45,6 +43,8 @@ UniqueFd new_memory() {
 }
 
 }  // namespace
+
+std::string size_text(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 Segment::Segment(UniqueFd fd, std::size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_.get(), 0);

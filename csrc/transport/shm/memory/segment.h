@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "bootstrap/local/local_socket.h"
 
 namespace perseus::shm {
+
+// Returns `bytes` in MiB, for error texts.
+std::string size_text(std::size_t bytes);
 
 class Segment {
  public:

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from perseus_like.collectives.tensor import AS_IT_IS
 
-from .compat import eager_calls
-from .errors import translated, translated_text
-from .native import operations
+from ..compat import eager_calls
+from ..errors import translated, translated_text
+from ..native import operations
 
 OPERATION_NAMES = {
     "allreduce": "PerseusAllreduce",

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from perseus_like.collectives.tensor import ReduceOptions
 
+from . import Request
 from .eager import DEFAULTS
 from .execution import run
 from .gradients import Gradients, backward
-from .requests import Request
 
 
 def _attribute(node: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from perseus_like.collectives import variables as plain
 from perseus_like.collectives.partial_sums import Kept, PartialSums, Sums, places_in
 
-from .variables import key_of
+from ..variables import key_of
 
 Read = Callable[[Sequence[Any]], list[Any]]
 Write = Callable[[Sequence[Any], list[Any]], None]

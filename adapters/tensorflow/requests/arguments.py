@@ -11,8 +11,8 @@ from perseus_like.errors import HorovodInternalError
 from perseus_like.process_set import GLOBAL, ProcessSet, global_process_set
 from perseus_like.session import session
 
-from .compat import eager_calls
-from .errors import invalid_argument
+from ..compat import eager_calls
+from ..errors import invalid_argument
 
 # Eager tensors are recognised by their exact type, because isinstance runs Python code of TensorFlow's metaclasses.
 EagerTensor: Any = eager_calls.eager_tensor_class()

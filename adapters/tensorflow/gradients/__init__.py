@@ -13,10 +13,10 @@ from perseus_like.gradients import GradientReducer, GradientRules, Groups, gradi
 from perseus_like.gradients.buckets import Member
 from perseus_like.process_set import ProcessSet, global_process_set
 
-from .arguments import member_id
-from .numbers import number
-from .ops import allreduce, reduce_dense
-from .variables import key_of
+from ..ops import allreduce, reduce_dense
+from ..rank_tensors import number
+from ..requests.arguments import member_id
+from ..variables import key_of
 
 OPS = (Average, Sum, Adasum)
 

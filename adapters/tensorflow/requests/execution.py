@@ -10,12 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import eager, xla
-from .compat import graphs
-from .errors import invalid_argument
+from ..compat import graphs
+from ..errors import invalid_argument
+from ..native import asynchronous
+from . import DTYPES, Request, eager, xla
 from .gradients import backward
-from .native import asynchronous
-from .requests import DTYPES, Request
 
 
 def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[Any]:

@@ -18,10 +18,10 @@ from perseus_like.errors import UnavailableError
 from perseus_like.session import session
 from perseus_like.tables import Verb
 
-from .compat import compiled_functions, graphs
-from .native import OPERATIONS, library
-from .requests import DTYPES, Request
-from .tensorflow_setup import prepare_tensorflow
+from ..compat import compiled_functions, graphs
+from ..native import OPERATIONS, library
+from ..tensorflow_setup import prepare_tensorflow
+from . import DTYPES, Request
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from perseus_like.session import session
 
-from . import xla
 from .errors import translated
 from .native import operations
+from .requests import xla
 
 
 def number(what: str, process_set_id: int = 0, name: str | None = None) -> Any:

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from perseus_like.collectives.tensor import AVERAGE, SUM
 
-from .numbers import number
-from .requests import Request
+from ..rank_tensors import number
+from . import Request
 
 Gradients = list[Any]
 # Executes a request on tensors, with the splits of an alltoall: `execution.run`, which itself uses this module.
