@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import importlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -53,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `pytest`, not `python -m pytest`, without PYTHONPATH",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
+    # A shell ignores these in what it starts in the background, and each job would inherit that.
+    for ignored in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(ignored) == signal.SIG_IGN:
+            signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL)
     # Without a buffer, `print` writes each word separately, and the words of two ranks would mix in one pipe.
     os.environ.pop("PYTHONUNBUFFERED", None)
     # torch's TCPStore asks the name server for the host name of every client, also of 127.0.0.1. A server that answers
