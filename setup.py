@@ -178,7 +178,7 @@ MOVED = {
 }
 DATA = {
     "perseus_like": ["py.typed", "*.pyi"],
-    "perseus_like.launch": ["troubleshooting.md"],
+    "perseus_like.launch.command_line": ["troubleshooting.md"],
     "perseus_like.names": ["*.json"],
     "perseus_like.torch.native_group": ["*.cc"],
     "perseus_like.torch.native_group.capi": ["perseus.h"],

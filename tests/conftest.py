@@ -96,7 +96,8 @@ def patient_launcher() -> list[str]:
     Tests of these errors use it if all ranks end by themselves. A busy machine may not run a rank for a second.
     """
     program = (
-        "import sys; from perseus_like.launch import main, supervise; "
+        "import sys; from perseus_like.launch import main; "
+        "from perseus_like.launch.processes import supervise; "
         "supervise.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
     )
     return [sys.executable, "-c", program]

@@ -19,7 +19,7 @@ from perseus_like_autoload import as_gloo
 from perseus_like.launchers import is_launched
 
 from .accelerate_check import check_accelerate
-from .distributed.env import export_world, notes_on_pinning
+from .distributed.job_variables import export_world, notes_on_pinning
 from .old_arguments import trainer_arguments, translated, uses_trainer
 
 USAGE = "usage: python -m perseus_like.torch.run script.py [arguments] | -m module [arguments]"

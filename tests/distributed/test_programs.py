@@ -213,7 +213,7 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
         2,
         f"""
         from types import SimpleNamespace
-        from perseus_like.torch.distributed.env import export_world
+        from perseus_like.torch.distributed.job_variables import export_world
         os.environ.pop("ACCELERATE_USE_CPU", None)
         if int(os.environ["PERSEUS_RANK"]) in {with_npu}:
             torch.npu = SimpleNamespace(is_available=lambda: True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perseus_like.torch.distributed.work import PerseusWork
+from perseus_like.torch.distributed.works import PerseusWork
 
 
 class Handle:

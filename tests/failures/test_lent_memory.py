@@ -149,8 +149,9 @@ def lose_rank_1(start: Any) -> Callable[..., dict[str, Any]]:
     The launcher waits until rank 0 ends by itself.
     """
     patient = (
-        "import sys; from perseus_like.launch import main, supervise; from perseus_like.launch.mpi import run; "
-        "supervise.FAILURE_GRACE_SECONDS = run.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
+        "import sys; from perseus_like.launch import main; from perseus_like.launch.mpi import run_mpi; "
+        "from perseus_like.launch.processes import supervise; "
+        "supervise.FAILURE_GRACE_SECONDS = run_mpi.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
     )
 
     def lose(program: str, how: str, options: tuple[str, ...] = (), **settings: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from perseus_like.torch.compat import probes
 from perseus_like.torch.distributed.process_group import PerseusGroup
-from perseus_like.torch.distributed.work import PerseusWork, Works
+from perseus_like.torch.distributed.works import PerseusWork, Works
 from tests.job import LIMIT_SECONDS
 
 MODULES = {

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from perseus_like_autoload import compat as autoload
 from torch.distributed import distributed_c10d
 
-from . import construction, core, dynamo, grad_scaler, process_groups, stores, tensors, training, works
+from . import construction, core, dynamo, grad_scaler, process_groups, stores, tensor_parts, training, works
 
 
 class Changed(Exception):
@@ -326,23 +326,25 @@ def _awaited_tensors() -> None:
     plain = torch.ones(2)
     wrapped = AsyncCollectiveTensor(plain)
     _expect(wrapped.data_ptr() == 0, "an AsyncCollectiveTensor has memory of its own")
-    _expect(tensors.awaited(wrapped).data_ptr() == plain.data_ptr(), "AsyncCollectiveTensor.elem is another tensor")
-    _expect(tensors.awaited(plain) is plain, "a plain tensor is taken for an AsyncCollectiveTensor")
+    _expect(
+        tensor_parts.awaited(wrapped).data_ptr() == plain.data_ptr(), "AsyncCollectiveTensor.elem is another tensor"
+    )
+    _expect(tensor_parts.awaited(plain) is plain, "a plain tensor is taken for an AsyncCollectiveTensor")
 
 
 def _complex_views() -> None:
     plain = torch.ones(2, dtype=torch.complex64)
-    found = tensors.viewed_complex(torch.view_as_real(plain))
+    found = tensor_parts.viewed_complex(torch.view_as_real(plain))
     _expect(found is torch.complex64, "Tensor._base of view_as_real(tensor) is another tensor")
-    _expect(tensors.viewed_complex(torch.ones(2, 2)) is None, "Tensor._base of a new tensor is complex")
+    _expect(tensor_parts.viewed_complex(torch.ones(2, 2)) is None, "Tensor._base of a new tensor is complex")
 
 
 def _fake_tensors() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     plain = torch.ones(2)
-    _expect(tensors.is_fake(FakeTensorMode().from_tensor(plain)), "FakeTensorMode makes tensors of another class")
-    _expect(not tensors.is_fake(plain), "a plain tensor is taken for a FakeTensor")
+    _expect(tensor_parts.is_fake(FakeTensorMode().from_tensor(plain)), "FakeTensorMode makes tensors of another class")
+    _expect(not tensor_parts.is_fake(plain), "a plain tensor is taken for a FakeTensor")
 
 
 # The probe of each function that relies on a private part.
@@ -385,9 +387,9 @@ PROBES: dict[str, Callable[[], None]] = {
     "core.copy_all": _copy_all,
     "core.keeps_identity": _storage_identity,
     "grad_scaler.around_scalers": _scalers,
-    "tensors.awaited": _awaited_tensors,
-    "tensors.is_fake": _fake_tensors,
-    "tensors.viewed_complex": _complex_views,
+    "tensor_parts.awaited": _awaited_tensors,
+    "tensor_parts.is_fake": _fake_tensors,
+    "tensor_parts.viewed_complex": _complex_views,
 }
 
 

@@ -22,8 +22,8 @@ from ..compat import process_groups
 from ..compat.construction import Construction, make_others, set_name, under_construction
 from ..compat.dynamo import without_dynamo
 from .backend import can_create, create_group
-from .engine import delegates
 from .group_identity import GroupIdentity
+from .numbered_group import delegates
 from .process_group import PerseusGroup, group_of_name
 
 _log = logging.getLogger("perseus_like")

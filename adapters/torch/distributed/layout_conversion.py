@@ -13,7 +13,7 @@ from perseus_like.collectives.tensor import View
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
 
 from .. import cuda
-from ..compat.tensors import viewed_complex
+from ..compat.tensor_parts import viewed_complex
 from ..shared_memory import register_if_shared
 from ..tensor_memory import address_of, write
 from ..tensors import _NUMBERS

@@ -17,13 +17,13 @@ from perseus_like.session import session
 from ..compat.dynamo import without_dynamo
 from ..compat.process_groups import find_group
 from ..native_group import native
-from .gathers import Gathers
 from .group_identity import GroupIdentity
-from .monitored_barrier import MonitoredBarrier
-from .native_works import executed_natively
-from .reductions import Reductions
 from .unsupported import UnsupportedByGroups
-from .work import MARGIN_SECONDS, Works
+from .verbs.gathers import Gathers
+from .verbs.monitored_barrier import MonitoredBarrier
+from .verbs.reduce_verbs import Reductions
+from .works import MARGIN_SECONDS, Works
+from .works.native_works import executed_natively
 
 _log = logging.getLogger("perseus_like")
 # destroy_process_group waits for the other ranks' answers for this time.

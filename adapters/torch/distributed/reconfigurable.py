@@ -21,8 +21,8 @@ from torch.distributed.distributed_c10d import Backend, PrefixStore, Store
 from perseus_like.errors import UnavailableError
 
 from .backend import make_group
-from .engine import delegates
 from .group_identity import GroupIdentity
+from .numbered_group import delegates
 from .process_group import PerseusGroup
 
 _ProcessGroup: Any = dist.ProcessGroup

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from ..compat import process_groups
-from .bucket_memory import BucketGroup
+from .ddp_buckets import BucketGroup
 
 _log = logging.getLogger("perseus_like")
 _NAN_CHECKS = ("TORCH_DIST_NAN_CHECK", "TORCH_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")

@@ -137,7 +137,7 @@ class NativeWork : public c10d::Work {
 
 const py::object& NativeWork::in_python() {
   if (!in_python_) {
-    auto made = py::module_::import("perseus_like.torch.distributed.native_works")
+    auto made = py::module_::import("perseus_like.torch.distributed.works.native_works")
                     .attr("work_of")(members_->group(), members_->process_set, members_->limit_nanoseconds.load(),
                                      reinterpret_cast<std::uintptr_t>(handle_), tensor_, number_);
     if (!in_python_) in_python_ = std::move(made);  // another thread may have run meanwhile

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from perseus_like import torch as hvd
-from perseus_like.torch.distributed.env import export_world
+from perseus_like.torch.distributed.job_variables import export_world
 
 
 @dataclass

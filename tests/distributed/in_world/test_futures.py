@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from perseus_like.torch.compat.works import LOSES_WORKS
-from perseus_like.torch.distributed.callback_lock import CallbackLock
+from perseus_like.torch.distributed.works.callback_lock import CallbackLock
 
 from .values import all_gather_single
 

@@ -97,9 +97,9 @@ def _rendezvous(original: Callable[..., Iterator[Any]], url: str, *arguments: An
         return local_store.rendezvous(url, *arguments, **options)
     if "MASTER_ADDR" in os.environ and all(local_store.fact(url, name) for name in ("rank", "world_size")):
         return original(url, *arguments, **options)
-    from perseus_like.torch.distributed import env
+    from perseus_like.torch.distributed import job_variables
 
-    return env.rendezvous(original, url, *arguments, **options)
+    return job_variables.rendezvous(original, url, *arguments, **options)
 
 
 def _create(name: str, options: Any, backend_options: Any) -> Any:

@@ -20,10 +20,10 @@ from perseus_like.session import session
 from perseus_like.tables import ErrorKind
 
 from ..compat import dynamo
-from ..compat.tensors import awaited, is_fake
+from ..compat.tensor_parts import awaited, is_fake
 from ..native_group import native
-from .callback_order import current, groups, running
-from .work import MARGIN_SECONDS, Finish, PerseusWork, SubmittedRequest
+from .works import MARGIN_SECONDS, Finish, PerseusWork, SubmittedRequest
+from .works.callback_order import current, groups, running
 
 # The type is Any, because the names of the overloads' arguments differ between releases. Callers pass them by place.
 _ProcessGroup: Any = dist.ProcessGroup

@@ -10,8 +10,8 @@ from torch import Tensor
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
 from perseus_like.session import session
 
-from ..native_group import native
-from .work import PerseusWork, SubmittedRequest
+from ...native_group import native
+from . import PerseusWork, SubmittedRequest
 
 C = TypeVar("C", bound=type)
 _OWN = frozenset({"wait"})  # the methods of NativeWork that are C++

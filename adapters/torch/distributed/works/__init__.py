@@ -18,14 +18,14 @@ from torch.futures import Future
 from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
-from .. import cuda
-from ..compat.dynamo import pause, untraced, without_dynamo
-from ..compat.works import LOSES_WORKS, keep_alive, let_go
-from ..tensor_memory import writing
+from ... import cuda
+from ...compat.dynamo import pause, untraced, without_dynamo
+from ...compat.works import LOSES_WORKS, keep_alive, let_go
+from ...tensor_memory import writing
+from ..layout_conversion import device_of
+from ..unsupported import UnsupportedByWorks
 from .callback_lock import callback_lock
 from .callback_order import CallbackOrigin, remember
-from .layout_conversion import device_of
-from .unsupported import UnsupportedByWorks
 
 Finish = Callable[[Any], None]
 

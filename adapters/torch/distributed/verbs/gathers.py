@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensor_memory import write
-from .engine import Engine, collective, root_of
-from .layout_conversion import (
+from ...tensor_memory import write
+from ..layout_conversion import (
     adjacent,
     check,
     check_output,
@@ -27,7 +26,8 @@ from .layout_conversion import (
     with_own_dtypes,
     written_directly,
 )
-from .work import PerseusWork
+from ..numbered_group import Engine, collective, root_of
+from ..works import PerseusWork
 
 
 class Gathers(Engine):

@@ -20,8 +20,8 @@ from typing import Any
 
 from perseus_like.session import session
 
-from ..compat.futures import watch_futures
-from ..native_group import native
+from ...compat.futures import watch_futures
+from ...native_group import native
 from .callback_lock import callback_lock
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from ..cuda import require_cuda
-from .layout_conversion import from_buffer, view, with_own_dtypes
-from .reduce_op import of
-from .work import PerseusWork
+from ...cuda import require_cuda
+from ..layout_conversion import from_buffer, view, with_own_dtypes
+from ..reduce_op import of
+from ..works import PerseusWork
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from ..numbered_group import Engine
 
 
 def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .. import cuda
-from .engine import Engine, collective
-from .layout_conversion import check, dense, for_output, host_view, own_dtype
-from .work import Finish, PerseusWork
+from ... import cuda
+from ..layout_conversion import check, dense, for_output, host_view, own_dtype
+from ..numbered_group import Engine, collective
+from ..works import Finish, PerseusWork
 
 _ANYBODY = -1
 

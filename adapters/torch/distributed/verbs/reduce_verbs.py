@@ -12,10 +12,9 @@ from torch.distributed import ReduceOp
 from perseus_like.collectives.tensor import AS_IT_IS, ReduceOptions
 from perseus_like.tables import DType, Start
 
-from ..tensor_memory import write
-from .dtype_fallback import DTypeFallback, dtype_fallback
-from .engine import Engine, collective, root_of
-from .layout_conversion import (
+from ...tensor_memory import write
+from ..dtype_fallback import DTypeFallback, dtype_fallback
+from ..layout_conversion import (
     adjacent,
     check_output,
     dense,
@@ -31,9 +30,10 @@ from .layout_conversion import (
     with_own_dtypes,
     written_directly,
 )
-from .reduce_op import Reduction, resolve
-from .sparse import sparse_allreduce
-from .work import PerseusWork
+from ..numbered_group import Engine, collective, root_of
+from ..reduce_op import Reduction, resolve
+from ..works import PerseusWork
+from .sparse_reduction import sparse_allreduce
 
 
 class _Plan(NamedTuple):

@@ -1,0 +1,1 @@
+"""The collectives and messages of a process group, in all their forms."""
