@@ -51,11 +51,11 @@ pytest: $(STAMPS)/test $(STAMPS)/package quick-environments
 	PATH="$(BIN):$$PATH" timeout --signal=INT --kill-after=30 $(PYTEST_SECONDS) $(BIN)/pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # All tests on several hosts, which are network namespaces: needs root; and of elastic jobs. `make test` runs those that are quick.
-test-hosts: $(STAMPS)/test $(STAMPS)/package
+test-hosts: $(STAMPS)/test $(STAMPS)/package quick-environments
 	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts tests/elastic -m "slow or not slow" $(PYTEST_ARGS)
 
 # The same where no MPI is installed, so that UCX connects the hosts (needs root): MPI's files are hidden by a layer over .venv.
-test-hosts-without-mpi: $(STAMPS)/test $(STAMPS)/package
+test-hosts-without-mpi: $(STAMPS)/test $(STAMPS)/package quick-environments
 	layer=$$(mktemp -d) && mkdir $$layer/upper $$layer/work && unshare --mount bash -c '\
 		mount -t overlay overlay -o lowerdir=$(VENV),upperdir='$$layer'/upper,workdir='$$layer'/work $(VENV) && \
 		rm -r $(VENV)/lib/libmpi* $(VENV)/bin/mpi* $(VENV)/lib/python*/site-packages/mpi4py && \
