@@ -110,6 +110,8 @@ def double_names(root: Path) -> list[str]:
     for path in files(root, *SOURCES):
         parts = path.relative_to(root).parts
         subtree = "/".join(parts[:2]) if parts[0] in {"adapters", "bindings"} else parts[0]
+        if parts[:3] == ("adapters", "tensorflow", "keras"):  # the adapter of tf.keras, at Horovod's path
+            subtree = "adapters/tensorflow/keras"
         if parts[:2] == ("csrc", "transport"):
             subtree = "/".join(parts[:3])
         if path.suffix in {".py", ".cc"} and path.name not in {"__init__.py", "__main__.py"}:
