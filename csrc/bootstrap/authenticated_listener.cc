@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kSpareConnections = 64;
 // The most connections to accept from one listener before other sockets are served.
 constexpr int kBatch = 64;
-constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::milliseconds kRest{200};
 
 bool is_out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
@@ -92,7 +92,7 @@ void AuthenticatedListener::accept_from(int listener) {
       return;
     } else if (is_out_of_descriptors(errno)) {
       if (waiting_.empty() || domain_of(listener) == AF_UNIX) {
-        paused_until_ = Clock::now() + kPause;
+        paused_until_ = Clock::now() + kRest;
         return;
       }
       waiting_.pop_front();

@@ -22,8 +22,6 @@ Enum checked(std::int32_t value, int count, const char* what) {
 
 DType dtype_of(std::int32_t value) { return checked<DType>(value, kDTypeCount, "dtype"); }
 
-bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
-
 }  // namespace
 
 std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {

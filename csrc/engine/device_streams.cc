@@ -17,8 +17,6 @@ namespace {
 std::size_t aligned(std::int64_t bytes) { return (static_cast<std::size_t>(bytes) + 63) / 64 * 64; }
 
 // Returns true for verbs that write into the caller's memory; the others allocate their results.
-bool writes_in_place(Verb verb) { return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast; }
-
 // The pause between two looks at a device whose work is about to end.
 constexpr std::chrono::microseconds kPause{200};
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <utility>
 
 #include "base/log.h"
@@ -274,7 +273,7 @@ Status alltoall(Gathering to) {
   struct Note {
     std::int64_t rows, sent;
   };
-  const auto sent = std::accumulate(work.splits.begin(), work.splits.end(), std::int64_t{0});
+  const auto sent = sum(work.splits);
   LentVector<Note> mine, theirs(ranks);
   for (const auto rows : work.splits) mine.push_back({rows, sent});
   const std::vector<std::int64_t> one_each(ranks, sizeof(Note));

@@ -8,7 +8,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{200};
+constexpr std::chrono::milliseconds kPeriod{200};
 constexpr double kMemorySeconds = 10;  // several training steps, with and without waiting
 // Shares of the time for which callers wait. Between the two the policy stays as it is, because changing it changes the
 // share.
@@ -19,7 +19,7 @@ constexpr double kPrompt = 0.15, kPatient = 0.08;
 bool ThreadPolicy::is_prompt(Clock::time_point now) {
   if (!several_hosts_) return false;
   if (since_ == Clock::time_point{}) since_ = now;
-  if (now - since_ < kLook) return prompt_;
+  if (now - since_ < kPeriod) return prompt_;
   const std::chrono::nanoseconds waited(waited_.exchange(0, std::memory_order_relaxed));
   const std::chrono::duration<double> passed = now - since_;
   const auto kept = std::exp(-passed.count() / kMemorySeconds);

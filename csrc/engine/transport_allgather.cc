@@ -1,7 +1,6 @@
 #include "engine/transport_allgather.h"
 
 #include <cstdint>
-#include <numeric>
 
 #include "base/memory/lent_memory.h"
 
@@ -12,7 +11,7 @@ std::vector<std::string> allgather_over(Transport& transport, std::string_view m
   const auto size = static_cast<std::int64_t>(mine.size());
   LentVector<std::int64_t> sizes(ranks);
   transport.allgather(&size, sizes.data(), std::vector<std::int64_t>(ranks, sizeof size)).throw_if_failed();
-  LentVector<char> all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
+  LentVector<char> all(static_cast<std::size_t>(sum(sizes)));
   transport.allgather(mine.data(), all.data(), sizes).throw_if_failed();
   std::vector<std::string> texts;
   std::size_t at = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,8 @@ namespace perseus {
 
 using Pieces = std::span<const Piece>;
 using Counts = std::span<const std::int64_t>;  // one per rank of the group
+
+inline std::int64_t sum(Counts counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
 
 // Returns where each rank's part begins, and then where the last one ends.
 template <class Offset = std::int64_t>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <numeric>
 
 #include "transport/hierarchy/staging.h"
 #include "transport/hierarchy/transport.h"
@@ -73,7 +72,7 @@ Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
     for (const int host : leader_hosts_) {
       order.insert(order.end(), layout_.ranks_on(host).begin(), layout_.ranks_on(host).end());
     }
-    const auto total = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    const auto total = sum(bytes);
     const bool in_order = std::is_sorted(order.begin(), order.end());
     auto* all = in_order ? static_cast<std::byte*>(out) : resized(whole_, static_cast<std::size_t>(total));
     const auto* mine = static_cast<const std::byte*>(in);
@@ -98,14 +97,14 @@ Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Co
   if (index_ == 0) {
     if (auto status = transports_.rail->allgather(block, all, host_bytes); !status.ok()) return status;
   }
-  const Piece piece{all, std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0})};
+  const Piece piece{all, sum(blocks)};
   return transports_.local->broadcast({&piece, 1}, 0);
 }
 
 // Gathers the block within each host, exchanges the slices over the rails, and gathers the slices within each host.
 Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
   const auto blocks = block_counts(bytes);
-  const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+  const auto total = sum(blocks);
   const auto number = chunk_number(total, chunk_elements(static_cast<std::size_t>(total), 1));
   const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
   std::vector<std::byte*> block(blocks.size());
@@ -154,7 +153,7 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
 
 Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
   auto done = guarded([&]() -> Status {
-    const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const auto total = sum(counts);
     const auto bytes = total * static_cast<std::int64_t>(size_of(reduction.dtype));
     if (bytes <= kSliceBytes * layout_.host_count()) return reduce_scatter_whole(reduction, in, out, counts);
     return reduce_scatter_slices(reduction, static_cast<const std::byte*>(in), out, counts);
@@ -204,7 +203,7 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
   const Levels levels(reduction, layout_.host_count());
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
-  const auto total = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
+  const auto total = sum(blocks);
   const auto number = chunk_number(total, chunk_elements(static_cast<std::size_t>(total) * width, width));
   const auto own = static_cast<std::size_t>(host_), index = static_cast<std::size_t>(index_);
   const auto inputs = block_inputs(in, counts, width);

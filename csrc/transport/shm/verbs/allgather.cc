@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "transport/shm/group.h"
 
@@ -7,7 +6,7 @@ namespace perseus::shm {
 
 Status Group::allgather(const void* in, void* out, Counts bytes) {
   return guarded([&] {
-    const auto total = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    const auto total = sum(bytes);
     if (total == 0) return;
     std::vector<std::byte*> place(bytes.size());
     auto* next = static_cast<std::byte*>(out);

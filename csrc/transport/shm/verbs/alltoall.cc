@@ -14,8 +14,6 @@ std::vector<std::int64_t> places(Counts bytes) {
   return places;
 }
 
-std::int64_t sum(Counts bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
-
 }  // namespace
 
 // The sections that one member sends and receives.

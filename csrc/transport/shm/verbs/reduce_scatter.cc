@@ -1,16 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "transport/shm/group.h"
 
 namespace perseus::shm {
-
-namespace {
-
-std::int64_t sum(Counts counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
-
-}  // namespace
 
 Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
   return guarded([&] {
