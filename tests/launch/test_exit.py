@@ -139,7 +139,8 @@ def test_a_rank_that_ends_after_init_has_failed_ends_the_job(
 # The launcher looks once only at whether ranks wait in init() for one that has ended.
 LOOKS_ONCE = """
 import sys
-from perseus_like.launch import main, supervise
+from perseus_like.launch import main
+from perseus_like.launch.processes import supervise
 supervise._LOOK_SECONDS = 1e6
 sys.exit(main())
 """

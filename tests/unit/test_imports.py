@@ -296,11 +296,11 @@ def test_only_these_files_read_the_environment() -> None:
         "__main__.py",
         "util.py",
         "env.py",
+        "job_variables.py",
         "torch_setup.py",
         "autoload",
-        "malloc_settings.py",
     }
-    allowed |= {"launchers.py", "start.py", "gradient_watch.py"}
+    allowed |= {"malloc_settings.py", "launchers.py", "start.py", "gradient_watch.py"}
     allowed |= {"timeline_span.py"}  # the name of the file that the core has read
     for path in [*python_files("perseus_like"), *python_files("adapters")]:
         if not allowed & set(path.parts):
