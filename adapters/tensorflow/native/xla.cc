@@ -15,8 +15,8 @@ namespace perseus::tensorflow {
 
 namespace {
 
-// The request that adapters/tensorflow/requests/xla.py writes into the custom call: words between blanks. The name is the last
-// word, and the names of the members follow it.
+// The request that adapters/tensorflow/requests/xla.py writes into the custom call: words between blanks. The name is
+// the last word, and the names of the members follow it.
 struct Description {
   PerseusRequest request{};
   std::int32_t rank = 0, size = 0;  // in the process set, when the function was traced
