@@ -3,7 +3,8 @@
     python release/house.py            # what the sources say, and three walks through the installed package
     python release/house.py --sources  # without the walks, for any checkout: --root FOLDER
 
-The calls are tests, too: tests/world/in_world/test_torch_calls.py, tests/distributed/in_world/test_calls.py.
+The limits are tests, too: tests/unit/test_house.py, and for calls tests/world/in_world/test_torch_calls.py and
+tests/distributed/in_world/test_calls.py. Lines are a report.
 """
 
 from __future__ import annotations
