@@ -3,9 +3,9 @@
 from perseus_like.collectives import join as _join
 from perseus_like.collectives.handle import handles
 
-from .cuda import device_to_join_on
 from .data_movement import *
 from .reductions import *
+from .tensors.cuda import device_to_join_on
 
 poll = handles.poll
 synchronize = handles.synchronize

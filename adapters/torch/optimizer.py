@@ -17,17 +17,17 @@ from perseus_like.errors import UnavailableError
 from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
 from perseus_like.process_set import ProcessSet, global_process_set
 
-from .adasum import DeltaSum
 from .any_optimizer import AnyOptimizer
 from .autograd import verbs
-from .buckets import GradientBuckets
 from .compat.grad_scaler import around_scalers
 from .compat.training import before_scaler_steps, mark_stepped, without_hooks
-from .feedback import checked_compression
+from .compressors import checked_compression
+from .gradients import GradientBuckets
+from .gradients.adasum import DeltaSum
+from .gradients.pass_counts import PassesPerStep
 from .ops import allreduce_async_
-from .passes import PassesPerStep
-from .sharded_optimizer import ZeroRedundancyOptimizer
-from .sharded_optimizer import shard as sharded
+from .sharded import ZeroRedundancyOptimizer
+from .sharded import shard as sharded
 
 Named = tuple[str, torch.Tensor]
 _REDUCED_BEFORE = (

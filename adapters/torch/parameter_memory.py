@@ -15,7 +15,7 @@ from perseus_like.host_memory.malloc_settings import return_freed_memory
 from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from .gradient_memory import dense_strides
+from .gradients.gradient_memory import dense_strides
 
 Named = tuple[str, torch.Tensor]
 ALIGNED_ELEMENTS = 32  # the distance of tensors is a multiple of this number of elements

@@ -12,8 +12,8 @@ import torch
 from array_interface import tensor_from  # type: ignore[import-not-found]
 from torch.futures import Future
 
-import perseus_like.torch.cuda as cuda
 import perseus_like.torch.tensors as tensors
+import perseus_like.torch.tensors.cuda as cuda
 from perseus_like.session import session
 
 device = 0  # the number of the device that tensors report
@@ -21,7 +21,7 @@ current_device: int | None = None  # the number of torch's current device, or No
 
 
 class _Torch:
-    """Takes the place of the module torch in perseus_like.torch.cuda."""
+    """Takes the place of the module torch in perseus_like.torch.tensors.cuda."""
 
     device = torch.device
     Tensor = torch.Tensor

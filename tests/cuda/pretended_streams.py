@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from torch.futures import Future
 from torch.utils._pytree import tree_map
 
-import perseus_like.torch.cuda as cuda
+import perseus_like.torch.tensors.cuda as cuda
 
 CUDA = torch.device("cuda", 0)
 _driver = ctypes.CDLL("libcuda.so.1")
@@ -202,7 +202,7 @@ class DeviceFuture:
 
 
 class _Torch:
-    """Takes the place of the module torch in perseus_like.torch.cuda."""
+    """Takes the place of the module torch in perseus_like.torch.tensors.cuda."""
 
     device = torch.device
     Tensor = torch.Tensor

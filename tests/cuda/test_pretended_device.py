@@ -112,7 +112,7 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
         1,
         f"""
         import ctypes
-        from perseus_like.torch.gradient_memory import allocate, register
+        from perseus_like.torch.gradients.gradient_memory import allocate, register
         from perseus_like.process_set import ProcessSet
         x = torch.arange(6, dtype=torch.float32)
         assert hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0).tolist() == (2 * x).tolist()

@@ -20,7 +20,7 @@ from perseus_like.session import session
 
 from ..compat.core import keeps_identity
 from ..compat.dynamo import without_dynamo
-from ..shared_memory import warn_once
+from ..tensors.shared_memory import warn_once
 
 _ProcessGroup: Any = dist.ProcessGroup
 _log = logging.getLogger("perseus_like")

@@ -12,11 +12,10 @@ from torch import Tensor
 from perseus_like.collectives.tensor import View
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
 
-from .. import cuda
 from ..compat.tensor_parts import viewed_complex
-from ..shared_memory import register_if_shared
-from ..tensor_memory import address_of, write
-from ..tensors import _NUMBERS
+from ..tensors import _NUMBERS, cuda
+from ..tensors.shared_memory import register_if_shared
+from ..tensors.tensor_memory import address_of, write
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 # torch has unsigned types of these sizes since 2.3.

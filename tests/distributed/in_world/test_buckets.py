@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 import perseus_like.torch as hvd
-from perseus_like.torch import shared_memory
 from perseus_like.torch.compat.core import keeps_identity
+from perseus_like.torch.tensors import shared_memory
 
 ROWS = 2  # the number of rows of each rank
 WIDTH = 600

@@ -113,7 +113,9 @@ def test_a_pass_too_many_before_a_step(
     passes: int, steps: int, rank: int, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One rank makes more passes than backward_passes_per_step. All ranks get this error alone, and train on."""
-    monkeypatch.setattr("perseus_like.torch.gradient_watch.warn_once", logging.getLogger("perseus_like").warning)
+    monkeypatch.setattr(
+        "perseus_like.torch.gradients.gradient_watch.warn_once", logging.getLogger("perseus_like").warning
+    )
     model = build("mlp")
     optimizer = sgd(model)
     for number in range(steps):

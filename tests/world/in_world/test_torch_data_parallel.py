@@ -40,7 +40,7 @@ def test_gradients_and_steps_equal_those_of_one_process(
 ) -> None:
     """Small buckets are sent during the backward pass, also if no core is free."""
     if options:
-        monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
+        monkeypatch.setattr("perseus_like.torch.gradients._all_cores_compute", lambda _: False)
     parallel, alone = pair(name, **options)
     optimizers = [sgd(parallel), torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)]
     for number in range(5):

@@ -68,7 +68,7 @@ def test_large_gradients(
 ) -> None:
     """Large gradients with strides, unused on a rank or replaced before the step are reduced like small ones."""
     if early:
-        monkeypatch.setattr("perseus_like.torch.buckets._all_cores_compute", lambda _: False)
+        monkeypatch.setattr("perseus_like.torch.gradients._all_cores_compute", lambda _: False)
     passes = options.get("backward_passes_per_step", 1)
     weights = [torch.nn.Parameter(torch.zeros(1 << 10, 1 << 9).t()) for _ in range(2)]
     small = torch.nn.Parameter(torch.zeros(3))

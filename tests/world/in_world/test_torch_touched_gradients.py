@@ -51,7 +51,7 @@ def _sharded(model: Any, two_passes: bool, uses_scaler: bool) -> tuple[Any, Any]
 def reduced(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the ranks reduce gradients as if they had one core each, and as if they had many."""
     cores = 1 if request.param == "after backward" else 1000
-    monkeypatch.setattr("perseus_like.torch.buckets.usable_cores", lambda: cores)
+    monkeypatch.setattr("perseus_like.torch.gradients.usable_cores", lambda: cores)
 
 
 @pytest.mark.usefixtures("reduced")

@@ -99,7 +99,7 @@ class _Warnings(logging.Handler):
 
 @contextlib.contextmanager
 def warnings_of_the_library() -> Iterator[list[str]]:
-    from perseus_like.torch import shared_memory
+    from perseus_like.torch.tensors import shared_memory
 
     handler = _Warnings()
     logger = logging.getLogger("perseus_like")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...tensor_memory import write
+from ...tensors.tensor_memory import write
 from ..layout_conversion import (
     adjacent,
     check,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ... import cuda
+from ...tensors import cuda
 from ..layout_conversion import check, dense, for_output, host_view, own_dtype
 from ..numbered_group import Engine, collective
 from ..works import Finish, PerseusWork

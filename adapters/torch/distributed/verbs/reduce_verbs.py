@@ -12,7 +12,7 @@ from torch.distributed import ReduceOp
 from perseus_like.collectives.tensor import AS_IT_IS, ReduceOptions
 from perseus_like.tables import DType, Start
 
-from ...tensor_memory import write
+from ...tensors.tensor_memory import write
 from ..dtype_fallback import DTypeFallback, dtype_fallback
 from ..layout_conversion import (
     adjacent,

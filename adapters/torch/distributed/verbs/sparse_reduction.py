@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from ...cuda import require_cuda
+from ...tensors.cuda import require_cuda
 from ..layout_conversion import from_buffer, view, with_own_dtypes
 from ..reduce_op import of
 from ..works import PerseusWork

@@ -18,10 +18,10 @@ from torch.futures import Future
 from perseus_like.errors import TimedOutError
 from perseus_like.session import session
 
-from ... import cuda
 from ...compat.dynamo import pause, untraced, without_dynamo
 from ...compat.works import LOSES_WORKS, keep_alive, let_go
-from ...tensor_memory import writing
+from ...tensors import cuda
+from ...tensors.tensor_memory import writing
 from ..layout_conversion import device_of
 from ..unsupported import UnsupportedByWorks
 from .callback_lock import callback_lock

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...bucket_layout import Contents
-from ...buckets import Communicate
+from ...gradients import Communicate
+from ...gradients.bucket_layout import Contents
 
 
 class GradBucket:

@@ -13,8 +13,8 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from perseus_like.gradients.buckets import BUCKET_BYTES
 
-from ...buckets import Communicate
 from ...compat.dynamo import not_compiled
+from ...gradients import Communicate
 from ...group_process_set import process_set_of
 from .comm_hook import built_in, checked, communicating
 from .join import Uneven

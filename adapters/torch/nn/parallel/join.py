@@ -10,7 +10,7 @@ from perseus_like.process_set import GLOBAL, ProcessSet
 from perseus_like.tables import Start
 
 from ...autograd import verbs
-from ...cuda import device_to_join_on
+from ...tensors.cuda import device_to_join_on
 
 
 class Uneven:

@@ -20,11 +20,11 @@ from perseus_like.gradients import GradientRules
 from perseus_like.process_set import ProcessSet
 
 from ...autograd import keep_graph, verbs
-from ...buckets import Communicate, GradientBuckets
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
-from ...gradient_watch import StepWatch
-from ...ownership import Owner
+from ...gradients import Communicate, GradientBuckets
+from ...gradients.gradient_watch import StepWatch
+from ...gradients.ownership import Owner
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]

@@ -10,8 +10,8 @@ import torch
 
 from perseus_like.process_set import ProcessSet
 
-from .autograd import verbs
-from .feedback import FeedbackCompressor, Piece
+from ..autograd import verbs
+from . import FeedbackCompressor, Piece
 
 WHOLE_ELEMENTS = 1024  # a gradient of this size or less is sent whole
 

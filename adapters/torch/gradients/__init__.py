@@ -32,16 +32,16 @@ from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 
+from ..compat.dynamo import is_compiling, not_compiled
+from ..compressors import FeedbackCompressor
+from ..sparse import as_sparse, assign_gradient, sparse_allreduce_async
+from ..tensors import tensors
+from ..tensors.shared_memory import warn_once
 from .bucket_layout import BucketLayout, Contents
-from .compat.dynamo import is_compiling, not_compiled
-from .feedback import FeedbackCompressor
 from .gradient_memory import Kind, dense_strides, member_of
 from .gradient_watch import ALONE, Changes, GradientWatch, Steps, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
-from .shared_memory import warn_once
-from .sparse import as_sparse, assign_gradient, sparse_allreduce_async
-from .tensors import tensors
 
 _log = logging.getLogger("perseus_like")
 Hook = Callable[[torch.Tensor], None]

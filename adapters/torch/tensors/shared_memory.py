@@ -8,7 +8,7 @@ import torch
 
 from perseus_like.host_memory.registration import Registry
 
-from .compat.core import keeps_identity
+from ..compat.core import keeps_identity
 
 _log = logging.getLogger("perseus_like")
 _warned: set[str] = set()

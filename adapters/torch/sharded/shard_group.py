@@ -9,8 +9,8 @@ from perseus_like.errors import UnavailableError
 from perseus_like.host_memory.host_sets import host_process_set, is_on_one_host, ranks_of_hosts
 from perseus_like.process_set import GLOBAL, ProcessSet, registered_set
 
-from .autograd import verbs
-from .parameter_memory import Named
+from ..autograd import verbs
+from ..parameter_memory import Named
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from perseus_like.session import session
 
-from .compat.core import stream_source
+from ..compat.core import stream_source
 
 
 class _Bytes:

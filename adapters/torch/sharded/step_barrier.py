@@ -12,7 +12,7 @@ from perseus_like.errors import DisagreementError
 from perseus_like.process_set import ProcessSet
 from perseus_like.tables import Start
 
-from .autograd import verbs
+from ..autograd import verbs
 
 
 class OwnStep(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 
 from perseus_like.process_set import ProcessSet
 
-from .autograd import verbs
-from .feedback import FeedbackCompressor, Piece, joined, parted
+from ..autograd import verbs
+from . import FeedbackCompressor, Piece, joined, parted
 
 SHORTEST_ROW = 32  # elements; for shorter rows, sending two means each costs too much
 

@@ -11,8 +11,8 @@ import torch
 from perseus_like.gradients.buckets import Layout
 from perseus_like.process_set import ProcessSet
 
-from .compat.core import copy_all
-from .compat.dynamo import is_compiling
+from ..compat.core import copy_all
+from ..compat.dynamo import is_compiling
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 _address_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .shared_memory import warn_once
+from ..tensors.shared_memory import warn_once
 
 _SETTING = "PERSEUS_TOUCHED_GRADIENTS"
 _CHOICES = ("warn", "error", "ignore")

@@ -17,11 +17,11 @@ from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 
-from .autograd import verbs
-from .compat.dynamo import not_compiled
-from .gradient_memory import fill, has_layout_of, is_at
-from .gradient_watch import CLIP, GradientWatch, report
-from .parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
+from ..autograd import verbs
+from ..compat.dynamo import not_compiled
+from ..gradients.gradient_memory import fill, has_layout_of, is_at
+from ..gradients.gradient_watch import CLIP, GradientWatch, report
+from ..parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
 from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction

@@ -13,7 +13,7 @@ from perseus_like.gradients.agreement import ChangeExchange, OwnChanges, OwnerNa
 from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
 
-from .autograd import verbs
+from ..autograd import verbs
 
 _OWNER = "DistributedOptimizer with op=Adasum"
 

@@ -9,8 +9,8 @@ import torch
 from perseus_like.collectives import Average
 from perseus_like.process_set import ProcessSet
 
-from .autograd import verbs
-from .feedback import FeedbackCompressor, Piece, joined, parted
+from ..autograd import verbs
+from . import FeedbackCompressor, Piece, joined, parted
 
 
 class PowerSGDCompressor(FeedbackCompressor):

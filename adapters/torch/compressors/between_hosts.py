@@ -11,8 +11,8 @@ from perseus_like.host_memory.host_sets import host_process_set, leaders_process
 from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
 
-from .autograd import verbs
-from .feedback import FeedbackCompressor, Piece
+from ..autograd import verbs
+from . import FeedbackCompressor, Piece
 
 
 class BetweenHosts(FeedbackCompressor):

@@ -10,9 +10,9 @@ from perseus_like.gradients.buckets import LARGE_BYTES, Member
 from perseus_like.process_set import ProcessSet
 from perseus_like.session import session
 
-from .compat.dynamo import is_compiling
-from .shared_memory import warn_once
-from .tensors import empty, tensors
+from ..compat.dynamo import is_compiling
+from ..tensors import empty, tensors
+from ..tensors.shared_memory import warn_once
 
 Kind = tuple[torch.dtype, torch.device]
 

@@ -11,7 +11,7 @@ import torch
 from perseus_like.host_memory import map_together
 from perseus_like.process_set import ProcessSet
 
-from .parameter_memory import ALIGNED_ELEMENTS, Named
+from ..parameter_memory import ALIGNED_ELEMENTS, Named
 
 _PAGE_ELEMENTS = 1024  # shards begin at multiples of it, so that ranks seldom write to the same page
 _PIECE = 1 << 16  # elements whose gradients of all ranks fit into a cache

@@ -16,11 +16,11 @@ from perseus_like.gradients import checked_passes
 from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
-from .compat.grad_scaler import around_scalers
-from .compat.training import before_scaler_steps, mark_stepped
-from .group_process_set import process_set_of
-from .ownership import register
-from .passes import PassesPerStep
+from ..compat.grad_scaler import around_scalers
+from ..compat.training import before_scaler_steps, mark_stepped
+from ..gradients.ownership import register
+from ..gradients.pass_counts import PassesPerStep
+from ..group_process_set import process_set_of
 from .shard_by_torch import TorchRule
 from .shard_reduction import ShardReduction, require_no_unscaling
 from .shard_rules import KernelRule, Rule, check_options

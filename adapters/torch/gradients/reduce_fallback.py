@@ -10,8 +10,8 @@ from perseus_like.collectives import Average
 from perseus_like.collectives.compression import Compressed, wire_of
 from perseus_like.gradients import GradientRules
 
-from .autograd import verbs
-from .feedback import FeedbackCompressor
+from ..autograd import verbs
+from ..compressors import FeedbackCompressor
 
 
 def send_compressed(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from .parameter_memory import Named
-from .shared_memory import warn_once
+from ..parameter_memory import Named
+from ..tensors.shared_memory import warn_once
 
 
 class ProgramWrites:

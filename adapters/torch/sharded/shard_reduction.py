@@ -15,10 +15,10 @@ from perseus_like.collectives import Average, Sum
 from perseus_like.gradients import GradientRules
 from perseus_like.process_set import ProcessSet
 
-from .buckets import GradientBuckets
-from .ddp_wrapper import wrapper_of_torch
-from .ownership import Holder, Owner, has_owner, is_reduced_by
-from .parameter_memory import Named
+from ..ddp_wrapper import wrapper_of_torch
+from ..gradients import GradientBuckets
+from ..gradients.ownership import Holder, Owner, has_owner, is_reduced_by
+from ..parameter_memory import Named
 
 OWNER = "ZeroRedundancyOptimizer"
 DDP = "DistributedDataParallel"

@@ -12,7 +12,7 @@ from perseus_like.host_memory.registration import LARGE_ELEMENTS
 from perseus_like.session import session
 from perseus_like.tables import DType
 
-from .compat.tensor_parts import awaited
+from ..compat.tensor_parts import awaited
 from .cuda import over_memory, require_cuda
 from .shared_memory import register_if_shared
 from .tensor_memory import address_of, write, writing
