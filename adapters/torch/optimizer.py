@@ -20,7 +20,7 @@ from perseus_like.process_set import ProcessSet, global_process_set
 from .any_optimizer import AnyOptimizer
 from .autograd import verbs
 from .compat.grad_scaler import around_scalers
-from .compat.training import before_scaler_steps, mark_stepped, without_hooks
+from .compat.training import mark_stepped, without_hooks
 from .compressors import checked_compression
 from .gradients import GradientBuckets
 from .gradients.adasum import DeltaSum
@@ -36,7 +36,6 @@ _REDUCED_BEFORE = (
 )
 
 
-@before_scaler_steps
 class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
     """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 

@@ -265,30 +265,16 @@ def _hooks_of_steps() -> None:
     _expect(len(calls) == 1, f"a hook runs {len(calls)} times in a step")
 
 
-def _scaler_steps() -> None:
-    @training.before_scaler_steps
-    class Looked(torch.optim.SGD):
-        looked = False
-
-        def _before_scaler_step(self) -> None:
-            self.looked = True
-
-    if not hasattr(torch.amp, "GradScaler"):
-        return  # GradScaler of this release is for GPUs alone
-    optimizer = Looked(_optimizer().param_groups[0]["params"], lr=1.0)
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
-    scaler.step(optimizer)
-    _expect(optimizer.looked, "GradScaler.step does not read _step_supports_amp_scaling")
-
-
 def _scalers() -> None:
     class Notified(torch.optim.SGD):
-        looked = ended = False
+        looked = begun = ended = False
         factor = 1.0
 
         def _before_unscaling(self) -> None:
             self.looked = True
+
+        def _before_scaler_step(self) -> None:
+            self.begun = True
 
         def _after_scaler_step(self) -> None:
             self.ended = True
@@ -305,7 +291,7 @@ def _scalers() -> None:
     scaler.unscale_(optimizer)
     _expect(optimizer.looked, "GradScaler.unscale_ cannot be replaced")
     scaler.step(optimizer)
-    _expect(optimizer.ended, "GradScaler.step cannot be replaced")
+    _expect(optimizer.begun and optimizer.ended, "GradScaler.step cannot be replaced")
     scaler.update()
     _expect(optimizer.factor == 2.0, "GradScaler.update cannot be replaced")
 
@@ -380,7 +366,6 @@ PROBES: dict[str, Callable[[], None]] = {
     "stores.set_key": _stores,
     "training.mark_stepped": _marked_steps,
     "training.without_hooks": _hooks_of_steps,
-    "training.before_scaler_steps": _scaler_steps,
     "training.existing_wrappers": _tracked_modules,
     "training.is_batch_norm": _batch_norm,
     "core.stream_source": _stream_source,

@@ -12,8 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 BatchNormBase = _BatchNorm
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=type)
-_FLAG = "_step_supports_amp_scaling"
 
 
 def mark_stepped(optimizer: Any) -> None:
@@ -39,26 +37,6 @@ def without_hooks(step: F) -> F:
     """
     step.hooked = True  # type: ignore[attr-defined]
     return step
-
-
-def before_scaler_steps(cls: C) -> C:
-    """Decorates a class of optimizers. `cls._before_scaler_step()` runs before GradScaler looks for infinities.
-
-    Relies on: `GradScaler.step` reading the optimizer's attribute `_step_supports_amp_scaling` first.
-    Tried with: all.
-    Notices: `GradScaler.step` does not read the attribute.
-    Lost then: each rank looks for infinities in its own gradients, and ranks may skip different steps.
-    """
-
-    def read(self: Any) -> bool:
-        self._before_scaler_step()
-        return bool(self.__dict__.get(_FLAG, False))
-
-    def write(self: Any, value: bool) -> None:
-        self.__dict__[_FLAG] = value
-
-    setattr(cls, _FLAG, property(read, write))
-    return cls
 
 
 def existing_wrappers() -> list[DistributedDataParallel]:

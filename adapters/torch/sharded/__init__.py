@@ -17,7 +17,7 @@ from perseus_like.process_set import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
 from ..compat.grad_scaler import around_scalers
-from ..compat.training import before_scaler_steps, mark_stepped
+from ..compat.training import mark_stepped
 from ..gradients.ownership import register
 from ..gradients.pass_counts import PassesPerStep
 from ..group_process_set import process_set_of
@@ -27,7 +27,6 @@ from .shard_rules import KernelRule, Rule, check_options
 from .sharded_update import ShardedUpdate
 
 
-@before_scaler_steps
 class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
     """An optimizer of which the ranks of one host share parameters and states. Each rank updates a shard of them.
 
