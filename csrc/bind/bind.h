@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/runtime.h"
+#include "engine/session/runtime.h"
 
 namespace perseus::bind {
 

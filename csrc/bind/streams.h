@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bind/bind.h"
-#include "engine/on_device.h"
+#include "engine/execute/on_device.h"
 
 namespace perseus::bind {
 

@@ -11,7 +11,7 @@
 #include "capi/callbacks.h"
 #include "capi/handles.h"
 #include "capi/requests.h"
-#include "engine/runtime.h"
+#include "engine/session/runtime.h"
 
 namespace perseus {
 

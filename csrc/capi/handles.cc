@@ -6,7 +6,7 @@
 
 #include "capi/callbacks.h"
 #include "capi/requests.h"
-#include "engine/runtime.h"
+#include "engine/session/runtime.h"
 
 namespace perseus {
 

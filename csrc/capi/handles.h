@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "capi/perseus.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 namespace perseus {
 

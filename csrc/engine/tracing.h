@@ -9,7 +9,7 @@
 
 #include "control/negotiator.h"
 #include "device/host/kernels.h"
-#include "engine/execute.h"
+#include "engine/execute/execute.h"
 #include "engine/work_item.h"
 #include "trace/timeline.h"
 

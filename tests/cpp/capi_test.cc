@@ -13,7 +13,7 @@
 #include "capi/callbacks.h"
 #include "capi/handles.h"
 #include "engine/deferred_work.h"
-#include "engine/runtime.h"
+#include "engine/session/runtime.h"
 
 namespace perseus {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/adasum.h"
+#include "engine/execute/adasum.h"
 #include "transport_world.h"
 
 namespace perseus {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "control_requests.h"
-#include "engine/fuse.h"
+#include "engine/execute/fuse.h"
 
 namespace perseus {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "cuda_fake.h"
 #include "device/cuda/cuda_device.h"
-#include "engine/on_device.h"
+#include "engine/execute/on_device.h"
 #include "engine/process_set_engine.h"
 #include "engine_rank.h"
 #include "mpi_fake.h"

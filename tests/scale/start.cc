@@ -9,7 +9,7 @@
 #include "base/config.h"
 #include "bootstrap/host_rendezvous.h"
 #include "common.h"
-#include "engine/common_settings.h"
+#include "engine/session/common_settings.h"
 #include "simulated_mpi.h"
 #include "transport/all_or_none.h"
 #include "transport/messages/control_messages.h"

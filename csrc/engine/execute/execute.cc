@@ -1,4 +1,4 @@
-#include "engine/execute.h"
+#include "engine/execute/execute.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory/lent_memory.h"
-#include "engine/adasum.h"
+#include "engine/execute/adasum.h"
 
 namespace perseus {
 

@@ -1,4 +1,4 @@
-#include "engine/common_settings.h"
+#include "engine/session/common_settings.h"
 
 #include <algorithm>
 #include <array>

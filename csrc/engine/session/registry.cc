@@ -1,4 +1,4 @@
-#include "engine/registry.h"
+#include "engine/session/registry.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "engine/nan_check.h"
+#include "engine/execute/nan_check.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 namespace perseus {
 

@@ -1,11 +1,11 @@
-#include "engine/plan_executor.h"
+#include "engine/execute/plan_executor.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "device/host/kernels.h"
-#include "engine/fuse.h"
-#include "engine/on_device.h"
+#include "engine/execute/fuse.h"
+#include "engine/execute/on_device.h"
 
 namespace perseus {
 

@@ -1,4 +1,4 @@
-#include "engine/transport_allgather.h"
+#include "engine/execute/transport_allgather.h"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "engine/adasum.h"
+#include "engine/execute/adasum.h"
 
 #include <algorithm>
 #include <array>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "device/device.h"
-#include "engine/execute.h"
-#include "engine/registry.h"
+#include "engine/execute/execute.h"
+#include "engine/session/registry.h"
 #include "transport/device_transport.h"
 
 namespace perseus {

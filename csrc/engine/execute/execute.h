@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/reduce.h"
 #include "control/request.h"
-#include "engine/nan_check.h"
+#include "engine/execute/nan_check.h"
 #include "engine/work_item.h"
 #include "transport/transport.h"
 

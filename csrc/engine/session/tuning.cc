@@ -1,4 +1,4 @@
-#include "engine/tuning.h"
+#include "engine/session/tuning.h"
 
 #include <algorithm>
 #include <functional>

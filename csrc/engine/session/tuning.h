@@ -8,7 +8,7 @@
 
 #include "control/negotiator.h"
 #include "engine/engine_options.h"
-#include "engine/execute.h"
+#include "engine/execute/execute.h"
 #include "transport/transport.h"
 #include "tune/autotuner.h"
 

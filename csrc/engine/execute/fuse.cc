@@ -1,4 +1,4 @@
-#include "engine/fuse.h"
+#include "engine/execute/fuse.h"
 
 namespace perseus {
 

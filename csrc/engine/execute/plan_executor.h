@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "control/tree.h"
-#include "engine/device_streams.h"
 #include "engine/engine_options.h"
-#include "engine/execute.h"
+#include "engine/execute/device_streams.h"
+#include "engine/execute/execute.h"
 #include "engine/pending_work.h"
-#include "engine/registry.h"
+#include "engine/session/registry.h"
+#include "engine/session/tuning.h"
 #include "engine/tracing.h"
-#include "engine/tuning.h"
 #include "transport/transport.h"
 
 namespace perseus {

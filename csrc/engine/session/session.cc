@@ -1,4 +1,4 @@
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,11 +12,11 @@
 
 #include "control/agreement.h"
 #include "device/device.h"
-#include "engine/arguments.h"
-#include "engine/common_settings.h"
-#include "engine/on_device.h"
-#include "engine/session_options.h"
-#include "engine/transport_allgather.h"
+#include "engine/execute/on_device.h"
+#include "engine/execute/transport_allgather.h"
+#include "engine/session/arguments.h"
+#include "engine/session/common_settings.h"
+#include "engine/session/session_options.h"
 #include "transport/all_or_none.h"
 
 namespace perseus {

@@ -1,4 +1,4 @@
-#include "engine/runtime.h"
+#include "engine/session/runtime.h"
 
 #include <pthread.h>
 

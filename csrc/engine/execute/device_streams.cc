@@ -1,4 +1,4 @@
-#include "engine/device_streams.h"
+#include "engine/execute/device_streams.h"
 
 #include <algorithm>
 #include <mutex>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/on_device.h"
-#include "engine/transport_allgather.h"
+#include "engine/execute/on_device.h"
+#include "engine/execute/transport_allgather.h"
 
 namespace perseus {
 

@@ -1,4 +1,4 @@
-#include "engine/on_device.h"
+#include "engine/execute/on_device.h"
 
 #include <utility>
 

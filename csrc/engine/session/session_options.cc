@@ -1,4 +1,4 @@
-#include "engine/session_options.h"
+#include "engine/session/session_options.h"
 
 #include <cstddef>
 

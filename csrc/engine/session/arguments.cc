@@ -1,4 +1,4 @@
-#include "engine/arguments.h"
+#include "engine/session/arguments.h"
 
 #include <string>
 
