@@ -15,8 +15,8 @@ from .errors import (
     UnavailableError,
     UnsupportedOpError,
 )
-from .process_set import ProcessSet, global_process_set, remove_process_set
 from .process_set_registration import add_process_set
+from .process_sets import ProcessSet, global_process_set, remove_process_set
 from .world import (
     ccl_built,
     cross_rank,

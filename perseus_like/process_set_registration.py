@@ -7,7 +7,7 @@ from typing import Any
 
 from .collectives.objects import allgather_object
 from .errors import DisagreementError
-from .process_set import GLOBAL, ProcessSet, find_id, global_process_set, remember
+from .process_sets import GLOBAL, ProcessSet, find_id, global_process_set, remember
 from .session import session
 
 

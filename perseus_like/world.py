@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import launchers, timeline_span
-from . import process_set as sets
+from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
 from .process_set_registration import register

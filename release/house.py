@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("csrc", "perseus_like", "adapters", "bindings")
 CODE = {".cc", ".h", ".py", ".cu", ".cmake", ".txt", ".map", ".json", ".toml"}
 MOST_METHODS = 25
+# The names of these folders' files are Horovod's.
+HOROVODS_PATHS = (("perseus_like", "common"), ("perseus_like", "runner"))
 MOST_FILES = 20
 MOST_TEST_FILES = 90
 SHORT_FILE = 30
@@ -111,8 +113,8 @@ def double_names(root: Path) -> list[str]:
     for path in files(root, *SOURCES):
         parts = path.relative_to(root).parts
         subtree = "/".join(parts[:2]) if parts[0] in {"adapters", "bindings"} else parts[0]
-        if parts[:3] == ("adapters", "tensorflow", "keras"):  # the adapter of tf.keras, at Horovod's path
-            subtree = "adapters/tensorflow/keras"
+        if parts[:3] == ("adapters", "tensorflow", "keras") or parts[:2] in HOROVODS_PATHS:
+            subtree = "/".join(parts[:3])
         if parts[:2] == ("csrc", "transport"):
             subtree = "/".join(parts[:3])
         if path.suffix in {".py", ".cc"} and path.name not in {"__init__.py", "__main__.py"}:

@@ -12,7 +12,7 @@ import keras
 from perseus_like.collectives import Average, Sum
 from perseus_like.docstrings import documented_as
 from perseus_like.gradients import Groups, checked_passes, gradient_rules, layers_of, number_of_groups
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from . import backends
 from .compat.optimizers import KERAS_2, KERAS_3, LEGACY, count_step, generation_of, variables_of

@@ -8,7 +8,7 @@ import keras
 
 from perseus_like.collectives import Sum
 from perseus_like.host_facts import in_main_thread
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
 from . import backends

@@ -12,7 +12,7 @@ from perseus_like.collectives.arguments import member_id, root_within
 from perseus_like.collectives.automatic_names import names
 from perseus_like.docstrings import documented
 from perseus_like.errors import HorovodInternalError
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.tables import Verb
 
 from .engine import documented_for_engine, push

@@ -11,7 +11,7 @@ import numpy as np
 from perseus_like.collectives import Average
 from perseus_like.gradients import GradientRules, gradient_rules
 from perseus_like.gradients.agreement import OwnerName
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .buckets import start_reduction

@@ -9,7 +9,7 @@ from typing import Any
 from perseus_like.collectives import Average
 from perseus_like.collectives.compression import NoneCompressor
 from perseus_like.gradients import gradient_rules
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .buckets import GradientBuckets
 from .compat.gluon import parameters_of, trainer_that_reduces

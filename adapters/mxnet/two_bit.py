@@ -12,7 +12,7 @@ import mxnet as mx
 
 from perseus_like import world
 from perseus_like.collectives import Sum
-from perseus_like.process_set import global_process_set
+from perseus_like.process_sets import global_process_set
 
 from .reductions import reduce
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from perseus_like.collectives.handle import CollectiveHandle, Handle, handles
 from perseus_like.docstrings import documented
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .tensors import Array, Plain, S, verbs
 

@@ -11,7 +11,7 @@ from perseus_like.collectives import Average, resolve_op
 from perseus_like.collectives.compression import NoneCompressor, wire_of
 from perseus_like.collectives.handle import Handle, handles
 from perseus_like.docstrings import documented
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .tensors import Array, Plain, S, verbs
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from perseus_like import rank, size
 from perseus_like.collectives import objects
 from perseus_like.docstrings import documented
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .ops import allgather, broadcast
 from .requests import request_of

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from perseus_like.gradients import checked_passes, reduce_shared
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .gradients import divided_by_ranks
 from .gradients.gradient_sums import SumsOfLists

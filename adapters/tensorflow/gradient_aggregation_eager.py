@@ -1,6 +1,6 @@
 """The module `horovod.tensorflow.gradient_aggregation_eager`."""
 
-from perseus_like.process_set import global_process_set
+from perseus_like.process_sets import global_process_set
 
 from .gradient_aggregation import LocalGradientAggregationHelperEager
 from .rank_tensors import size_op

@@ -15,7 +15,7 @@ from perseus_like.collectives.compression import Compressed, is_called, wire_of
 from perseus_like.collectives.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.docstrings import documented
 from perseus_like.errors import UnsupportedOpError
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .native import operations

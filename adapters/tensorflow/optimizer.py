@@ -12,7 +12,7 @@ import tensorflow as tf
 from perseus_like import world
 from perseus_like.collectives import Adasum, Average
 from perseus_like.gradients import Groups, gradient_rules, number_of_groups
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper

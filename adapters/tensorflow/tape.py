@@ -10,7 +10,7 @@ import tensorflow as tf
 from perseus_like.collectives import Average
 from perseus_like.docstrings import documented_as
 from perseus_like.gradients import Groups, gradient_rules, layers_of, number_of_groups
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradients import OPS, TensorFlowReducer

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from perseus_like.collectives import Average, Collectives, Op, Sum, resolve_op
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import DType
 

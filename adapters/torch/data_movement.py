@@ -9,7 +9,7 @@ import torch
 
 from perseus_like.collectives.handle import Handle, handles
 from perseus_like.docstrings import documented
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .autograd import (
     HorovodAllgather,

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from perseus_like.errors import UnavailableError
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from .compat.training import existing_wrappers
 from .parameter_memory import Named

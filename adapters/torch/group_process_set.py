@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 _OTHERWISE = (

@@ -15,7 +15,7 @@ from perseus_like.collectives.arguments import member_id
 from perseus_like.collectives.compression import NoneCompressor
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients import GradientRules, Groups, checked_passes, gradient_rules, number_of_groups
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .any_optimizer import AnyOptimizer
 from .autograd import verbs
@@ -348,13 +348,13 @@ def DistributedOptimizer(  # noqa: N802
     if not rules.communicates:
         return distributed
     member_id(process_set)
+    around_scalers()
     if isinstance(distributed, _DistributedAdasumOptimizer):
         distributed._deltas = DeltaSum(rules.compression, process_set)
         return distributed
     trained = [(name, parameter) for name, parameter in names if parameter.requires_grad]
     buckets = distributed._buckets = GradientBuckets(trained, rules, backward_passes_per_step)
     weakref.finalize(distributed, buckets.close)
-    around_scalers()
     return distributed
 
 

@@ -12,7 +12,7 @@ from perseus_like.collectives import barrier
 from perseus_like.errors import UnavailableError
 from perseus_like.host_memory import map_together
 from perseus_like.host_memory.malloc_settings import return_freed_memory
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .gradients.gradient_memory import dense_strides

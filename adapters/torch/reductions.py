@@ -11,7 +11,7 @@ from perseus_like.collectives import Average, Op, resolve_op
 from perseus_like.collectives.compression import Compressed, NoneCompressor, is_called, wire_of
 from perseus_like.collectives.handle import CollectiveHandle, Handle, handles
 from perseus_like.docstrings import documented
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.tables import Start
 
 from .autograd import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from perseus_like.collectives import Average, Op, Sum, resolve_op
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .autograd import verbs
 

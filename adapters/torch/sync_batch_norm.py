@@ -13,7 +13,7 @@ from perseus_like import world
 from perseus_like.collectives import Sum
 from perseus_like.collectives.automatic_names import names
 from perseus_like.host_memory.host_sets import host_process_set
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.world import size
 
 from .autograd import verbs

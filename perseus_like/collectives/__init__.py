@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from ..errors import UnsupportedOpError
-from ..process_set import GLOBAL, ProcessSet, global_process_set
+from ..process_sets import GLOBAL, ProcessSet, global_process_set
 from ..session import session
 from ..tables import DType, Start
 from .arguments import checked_splits, group_wire, member_id, root_within

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from ..process_set import GLOBAL, ProcessSet, global_process_set
+from ..process_sets import GLOBAL, ProcessSet, global_process_set
 from ..session import session
 from ..tables import DType
 from .compression import wire_dtype

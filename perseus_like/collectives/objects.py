@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..docstrings import documented
-from ..process_set import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..session import session
 from . import Collectives, Sum
 from .arguments import root_within

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DisagreementError
-from ..process_set import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..session import session
 from . import Collectives
 from .handle import results_of

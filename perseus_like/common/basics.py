@@ -6,8 +6,8 @@ from typing import Any
 
 from .. import world
 from ..collectives import Op
-from ..process_set import ProcessSet, global_process_set, registered_ranks
 from ..process_set_registration import require_set
+from ..process_sets import ProcessSet, global_process_set, registered_ranks
 from . import util
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..process_set import ProcessSet, global_process_set, remove_process_set
 from ..process_set_registration import add_process_set
+from ..process_sets import ProcessSet, global_process_set, remove_process_set
 from .basics import MPI, HorovodBasics
 from .util import is_iterable
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..collectives import Average, Op, resolve_op
 from ..collectives.compression import NoneCompressor, is_called
 from ..host_facts import in_main_thread
-from ..process_set import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..protocol.messages import is_elastic
 from ..session import session
 from ..thread_numbers import mark_of_thread

@@ -17,7 +17,7 @@ from ..collectives.objects import first_difference, objects_of_present_ranks
 from ..collectives.tensor import ArrayTensors
 from ..errors import DisagreementError
 from ..host_facts import in_main_thread
-from ..process_set import ProcessSet
+from ..process_sets import ProcessSet
 from ..session import session
 from ..tables import Start
 

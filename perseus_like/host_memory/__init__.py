@@ -13,7 +13,7 @@ from typing import Any
 
 from ..collectives.objects import allgather_object, first_difference
 from ..errors import DisagreementError, HorovodInternalError, UnavailableError
-from ..process_set import ProcessSet
+from ..process_sets import ProcessSet
 from ..session import session
 from .host_sets import is_on_one_host
 

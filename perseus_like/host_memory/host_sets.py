@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..collectives.arguments import member_id
-from ..process_set import ProcessSet, add_internal, global_process_set, registered_set
+from ..process_sets import ProcessSet, add_internal, global_process_set, registered_set
 from ..session import session
 
 

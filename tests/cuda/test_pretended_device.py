@@ -113,7 +113,7 @@ def test_one_rank_through_nccl(program: World, nccl: Path) -> None:
         f"""
         import ctypes
         from perseus_like.torch.gradients.gradient_memory import allocate, register
-        from perseus_like.process_set import ProcessSet
+        from perseus_like.process_sets import ProcessSet
         x = torch.arange(6, dtype=torch.float32)
         assert hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0).tolist() == (2 * x).tolist()
         for dtype in (torch.float32, torch.bfloat16, torch.int16, torch.bool):

@@ -258,7 +258,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("module", "signum"),
     [
-        ("perseus_like.process_set", signal.SIGINT),  # before `main`
+        ("perseus_like.process_sets", signal.SIGINT),  # before `main`
         ("perseus_like.launch.processes.supervise", signal.SIGINT),
         ("perseus_like.launch.processes.supervise", signal.SIGTERM),
         ("perseus_like.launch.processes.supervise", signal.SIGHUP),

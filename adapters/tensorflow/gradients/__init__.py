@@ -11,7 +11,7 @@ import tensorflow as tf
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.gradients import GradientReducer, GradientRules, Groups, gradient_rules
 from perseus_like.gradients.buckets import Member
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 from ..ops import allreduce, reduce_dense
 from ..rank_tensors import number

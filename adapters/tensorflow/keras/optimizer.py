@@ -11,7 +11,7 @@ from perseus_like.keras import optimizer as _keras
 from perseus_like.keras.ops import Compression
 from perseus_like.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from perseus_like.keras.optimizer import distribute
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 
 
 @documented_as(_keras.DistributedOptimizer)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from perseus_like.collectives import arguments
 from perseus_like.errors import HorovodInternalError
-from perseus_like.process_set import GLOBAL, ProcessSet, global_process_set
+from perseus_like.process_sets import GLOBAL, ProcessSet, global_process_set
 from perseus_like.session import session
 
 from ..compat import eager_calls

@@ -15,7 +15,7 @@ import torch
 
 from perseus_like.collectives import Average, Op, Sum
 from perseus_like.collectives.compression import Compressor
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 F = TypeVar("F", bound="FeedbackCompressor")
 

@@ -8,7 +8,7 @@ import torch
 
 from perseus_like.collectives import Sum
 from perseus_like.host_memory.host_sets import host_process_set, leaders_process_set
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from ..autograd import verbs

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ..autograd import verbs
 from . import FeedbackCompressor, Piece, joined, parted

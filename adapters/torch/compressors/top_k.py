@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ..autograd import verbs
 from . import FeedbackCompressor, Piece

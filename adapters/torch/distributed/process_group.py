@@ -11,7 +11,7 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from perseus_like.errors import NotInitializedError
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from ..compat.dynamo import without_dynamo

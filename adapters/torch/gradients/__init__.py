@@ -28,7 +28,7 @@ from perseus_like.gradients.agreement import (
 )
 from perseus_like.gradients.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
 from perseus_like.host_facts import usable_cores
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 

@@ -10,7 +10,7 @@ import torch
 from perseus_like.collectives import Adasum
 from perseus_like.collectives.compression import Compressed, is_called, wire_of
 from perseus_like.gradients.agreement import ChangeExchange, OwnChanges, OwnerName, report_mixture
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from ..autograd import verbs

@@ -9,7 +9,7 @@ from operator import eq
 import torch
 
 from perseus_like.gradients.buckets import Layout
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ..compat.core import copy_all
 from ..compat.dynamo import is_compiling

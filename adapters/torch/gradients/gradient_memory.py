@@ -7,7 +7,7 @@ import torch
 from perseus_like.collectives.arguments import member_id
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients.buckets import LARGE_BYTES, Member
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from ..compat.dynamo import is_compiling

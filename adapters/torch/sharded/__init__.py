@@ -13,7 +13,7 @@ from perseus_like.collectives import Average, Sum, resolve_op
 from perseus_like.collectives.arguments import member_id
 from perseus_like.errors import UnavailableError
 from perseus_like.gradients import checked_passes
-from perseus_like.process_set import ProcessSet, global_process_set
+from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
 from ..compat.grad_scaler import around_scalers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perseus_like.errors import UnavailableError
 from perseus_like.host_memory.host_sets import host_process_set, is_on_one_host, ranks_of_hosts
-from perseus_like.process_set import GLOBAL, ProcessSet, registered_set
+from perseus_like.process_sets import GLOBAL, ProcessSet, registered_set
 
 from ..autograd import verbs
 from ..parameter_memory import Named

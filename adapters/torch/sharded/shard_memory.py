@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from perseus_like.host_memory import map_together
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ..parameter_memory import ALIGNED_ELEMENTS, Named
 

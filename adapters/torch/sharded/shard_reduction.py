@@ -13,7 +13,7 @@ import torch
 
 from perseus_like.collectives import Average, Sum
 from perseus_like.gradients import GradientRules
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ..ddp_wrapper import wrapper_of_torch
 from ..gradients import GradientBuckets

@@ -13,7 +13,7 @@ from perseus_like.collectives import Sum
 from perseus_like.errors import DisagreementError, HorovodInternalError
 from perseus_like.gradients.agreement import OwnerName, report_mixture
 from perseus_like.host_memory.malloc_settings import keep_freed_memory
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 

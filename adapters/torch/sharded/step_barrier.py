@@ -9,7 +9,7 @@ import torch
 
 from perseus_like.collectives import Sum
 from perseus_like.errors import DisagreementError
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
 from ..autograd import verbs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import perseus_like.numpy as hvd
-from perseus_like import process_set, process_set_registration
+from perseus_like import process_set_registration, process_sets
 from perseus_like.common.basics import HorovodBasics
 
 
@@ -154,7 +154,7 @@ def test_sets_from_communicators(rank: int, size: int) -> None:
     remove_everywhere(partial, ids[0] + 2)
 
 
-def remove_everywhere(mine: process_set.ProcessSet, number: int) -> None:
+def remove_everywhere(mine: process_sets.ProcessSet, number: int) -> None:
     """Removes a set on all ranks. Only the members of the set have an object for it."""
     other = hvd.ProcessSet([])
     other.process_set_id = number

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import pickletools
 from typing import Any
 
 import pytest
@@ -351,3 +353,30 @@ def test_a_penalty_made_of_gradients(adds_loss: bool, is_linear: bool, rank: int
             optimizer.step()
     assert_equal_parameters(parallel, alone)
     assert_same_on_all_ranks(parallel)
+
+
+def test_what_is_saved_refers_to_modules_that_stay() -> None:
+    """A file of an earlier release loads only if pickle finds each class where it was."""
+    model = nn.Linear(2, 2)
+    saved = [
+        DistributedDataParallel(model),
+        hvd.SyncBatchNorm(3),
+        hvd.DistributedOptimizer(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)),
+        hvd.elastic.ElasticSampler([1, 2]),
+        hvd.Compression.fp16,
+    ]
+    words: list[str] = []
+    found = set()
+    for operation, argument, _ in pickletools.genops(pickle.dumps(saved)):
+        if isinstance(argument, str):
+            words.append(argument)
+        if operation.name == "STACK_GLOBAL" and words[-2].startswith("perseus_like"):
+            found.add(".".join(words[-2:]))
+    assert found == {
+        "perseus_like.process_sets.global_process_set",
+        "perseus_like.torch.compression.FP16Compressor",
+        "perseus_like.torch.elastic.sampler.ElasticSampler",
+        "perseus_like.torch.nn.parallel.distributed.DistributedDataParallel",
+        "perseus_like.torch.optimizer._restore",
+        "perseus_like.torch.sync_batch_norm.SyncBatchNorm",
+    }

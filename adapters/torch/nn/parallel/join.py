@@ -6,7 +6,7 @@ import torch
 
 from perseus_like import collectives
 from perseus_like.collectives import Sum
-from perseus_like.process_set import GLOBAL, ProcessSet
+from perseus_like.process_sets import GLOBAL, ProcessSet
 from perseus_like.tables import Start
 
 from ...autograd import verbs

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 
 from perseus_like.collectives import Max, Sum
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
 from ...autograd import verbs

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ...autograd import keep_graph, verbs
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward

@@ -9,7 +9,7 @@ import torch
 from perseus_like.collectives import Max, Sum
 from perseus_like.collectives.handle import results_of
 from perseus_like.gradients.agreement import Agreeing
-from perseus_like.process_set import ProcessSet
+from perseus_like.process_sets import ProcessSet
 
 from ...autograd import verbs
 from .reducer import Named, Reducer
