@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,10 +45,6 @@ def _quota_of(cgroup: Path) -> float | None:
         except OSError:
             return None
     return None if quota in ("max", "-1") else int(quota) / int(period)
-
-
-def in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def temporary_folder(prefix: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from threading import current_thread, main_thread
 from typing import Any
 
 import keras
 
 from perseus_like.collectives import Sum
-from perseus_like.host_facts import in_main_thread
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.protocol.messages import is_elastic
 
@@ -27,7 +27,7 @@ def _moments_of_all_ranks(layer: Any, inputs: Any, mean: Any, variance: Any, mas
     if mask is not None:
         count *= backend.mean(math.cast(mask, "float64"))
     # Ranks may count layers apart. In the main thread layers follow one another, so a name need not tell them apart.
-    name = "sync_batch_norm" if in_main_thread() else f"sync_batch_norm.{layer.name}"
+    name = "sync_batch_norm" if current_thread() is main_thread() else f"sync_batch_norm.{layer.name}"
     return _of_all_ranks(backend, mean, variance, count, name, ranks)
 
 

@@ -12,11 +12,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import current_thread, main_thread
 from typing import Any
 
 from ..collectives import Average, Op, resolve_op
 from ..collectives.compression import NoneCompressor, is_called
-from ..host_facts import in_main_thread
 from ..process_sets import ProcessSet, global_process_set
 from ..protocol.messages import is_elastic
 from ..session import session
@@ -196,7 +196,7 @@ class GradientReducer(ABC):
 
     @property
     def name(self) -> str:
-        return self._name if in_main_thread() else self._name_in_threads
+        return self._name if current_thread() is main_thread() else self._name_in_threads
 
     def register_local(self, variable: Any) -> None:
         """Marks a variable as local: its gradient is not reduced; see `scale_local_gradients`."""
@@ -264,7 +264,12 @@ class GradientReducer(ABC):
         empty tensors; and in an elastic job, in which a new worker does not know the past.
         """
         rules = self.rules
-        if not self._is_optimizer or not in_main_thread() or is_elastic() or is_called(rules.compression):
+        if (
+            not self._is_optimizer
+            or current_thread() is not main_thread()
+            or is_elastic()
+            or is_called(rules.compression)
+        ):
             return 0, 0
         if self._numbers is None:
             stepped = _stepped.setdefault((self._name, tuple(rules.process_set.ranks or ())), [])

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -16,7 +17,6 @@ from ..collectives.handle import HandleEntry, error_of
 from ..collectives.objects import first_difference, objects_of_present_ranks
 from ..collectives.tensor import ArrayTensors
 from ..errors import DisagreementError
-from ..host_facts import in_main_thread
 from ..process_sets import ProcessSet
 from ..session import session
 from ..tables import Start
@@ -331,7 +331,7 @@ class OwnerName:
 
     def enter_thread(self) -> None:
         """Chooses the name for the thread that uses the owner from now on."""
-        self.name = "gradients" if in_main_thread() else self._in_threads
+        self.name = "gradients" if current_thread() is main_thread() else self._in_threads
 
     def agree(
         self,

@@ -197,15 +197,20 @@ class GradientBuckets:
                     self._report_mixture()
                 if self._changes.writers and not mine.written:
                     report(self._owner.name, [], subject=self._changes.other_writers(mine))
-                difference = self._report_steps(mine, steps)
+                difference = None
+                if self._changes.steps_differ or self._changes.some_edited:
+                    difference = self._report_steps(mine, steps)
                 if self._sparse:
                     self._start_sparse()
                 self._wait()
                 common = self._changes.receive(self._name, mine, len(parameters))
-                late = self._apply(common, mine, parameters)
+                late: list[tuple[str, torch.Tensor]] = []
+                if common.new or mine.removed or common.removed_by_some or mine.frozen != common.frozen:
+                    late = self._apply(common, mine, parameters)
                 if then is not None:
                     then()
-                self._bucket_memory.convert()
+                if self._bucket_memory.unfit:
+                    self._bucket_memory.convert()
         except BaseException:
             try:
                 self._wait()
@@ -330,7 +335,8 @@ class GradientBuckets:
         if is_compiling():  # `_send` calls it again
             return
         memory, members = self._bucket_memory, self._bucket_memory.members[number]
-        memory.gather(members)
+        if memory.taken:
+            memory.gather(members)
         if not memory.are_in_place(members):
             for index in members:
                 if not memory.are_in_place((index,)):
@@ -364,17 +370,15 @@ class GradientBuckets:
         )
 
     def _report_steps(self, mine: OwnChanges, steps: Steps | None) -> Exception | None:
-        """Returns the error of ranks that have used the last reduced gradients in different ways; None if all is well.
+        """Returns the error of ranks that have used the last reduced gradients in different numbers of steps.
 
-        Warns of gradients that some ranks have changed alone.
+        Warns of gradients that some ranks have changed alone; returns an error if that is to be one.
         """
         if self._changes.steps_differ:
             name = self.common_name.name
             text = self._changes.difference_of_steps(name, self._owner.name, self._descriptions(), mine)
             error: Exception = DisagreementError(text)
             return error
-        if not self._changes.some_edited:
-            return None
         names = [self._names[index] for index in sorted(steps.edited if steps else ())]
         text = report(self._owner.name, names, ALONE, "the program" if names else "the program of another rank")
         return RuntimeError(text) if text else None
@@ -407,7 +411,8 @@ class GradientBuckets:
         `intact`: gradients that nobody has touched since they were in their places.
         """
         memory = self._bucket_memory
-        memory.gather()
+        if memory.taken:
+            memory.gather()
         for index, (parameter, view) in enumerate(zip(self._parameters, memory.views, strict=True)):
             gradient = parameter.grad
             if view is None or (gradient is view and (index in intact or memory.are_in_place((index,)))):

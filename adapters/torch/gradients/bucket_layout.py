@@ -46,11 +46,11 @@ class BucketLayout:
         self.rows: list[torch.Tensor] = []  # per bucket: all of its memory
         self.members: list[list[int]] = []  # per bucket: its gradients
         # Gradients on a device that were taken and not copied yet, by index: one kernel copies many of them.
-        self._taken: dict[int, torch.Tensor] = {}
+        self.taken: dict[int, torch.Tensor] = {}
 
     def forget(self) -> None:
         """Removes all gradients from their buckets."""
-        self._taken.clear()
+        self.taken.clear()
         self.unfit.clear()
         self.views[:] = [None] * len(self._parameters)
         self._places[:] = self.views
@@ -105,7 +105,7 @@ class BucketLayout:
         if view is None:
             return
         if view.get_device() >= 0 and not is_compiling():
-            self._taken[index] = gradient
+            self.taken[index] = gradient
             return
         if not gradient.requires_grad:
             fill(view, gradient)
@@ -115,11 +115,9 @@ class BucketLayout:
 
     def gather(self, indices: Iterable[int] | None = None) -> None:
         """Copies those of these gradients that were taken, or all that were taken, to their buckets."""
-        if not self._taken:
-            return
         places, gradients = [], []
-        for index in [*self._taken] if indices is None else [each for each in indices if each in self._taken]:
-            gradient, view = self._taken.pop(index), self.renewed_view(index)
+        for index in [*self.taken] if indices is None else [each for each in indices if each in self.taken]:
+            gradient, view = self.taken.pop(index), self.renewed_view(index)
             if view is None:
                 continue
             places.append(view)
@@ -131,7 +129,7 @@ class BucketLayout:
 
     def abandon(self) -> None:
         """Forgets the gradients that were taken."""
-        self._taken.clear()
+        self.taken.clear()
         self.unfit.clear()
 
     def contents(self, number: int) -> Contents:
