@@ -37,7 +37,7 @@ struct EngineOptions {
   int streams = 1;                                  // device streams for collectives that overlap
   std::function<std::shared_ptr<Device>()> device;  // returns the device of a rank that has joined; throws Error
   DeviceTransports device_transports;
-  std::shared_ptr<EngineProgress> progress = std::make_shared<EngineProgress>();  // the engine writes its steps there
+  std::shared_ptr<EngineProgress> progress;  // the engine writes its steps there; null: nobody reads them
 };
 
 // Executes a process set verb, which changes the session and moves no data.

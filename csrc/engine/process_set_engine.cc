@@ -29,6 +29,8 @@ ProcessSetEngine::ProcessSetEngine(Tree tree, Link link, EngineOptions options, 
       queries_(tree_, *link_.control, [this](const std::string& name) { return pending_.contains(name); }),
       driver_(*this, *link_.control,
               {.spin = options_.spin, .core = options_.core, .several_hosts = options_.several_hosts}) {
+  // Copies of one object of options must not share it.
+  if (!options_.progress) options_.progress = std::make_shared<EngineProgress>();
   driver_.start();
 }
 
