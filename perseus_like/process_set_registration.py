@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .collectives.objects import allgather_object
 from .errors import DisagreementError
+from .objects import allgather_object
 from .process_sets import GLOBAL, ProcessSet, find_id, global_process_set, remember
 from .session import session
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import launchers, timeline_span
+from . import launchers
 from . import process_sets as sets
 from .elastic.membership import membership
 from .errors import UnavailableError
@@ -14,6 +14,7 @@ from .process_set_registration import register
 from .protocol.failure_record import noted_init
 from .session import session
 from .start import start_alone, start_foreign
+from .trace import timeline_span
 
 
 def init(comm: Sequence[int] | Any = None, process_sets: Sequence[sets.ProcessSet] | str | None = None) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from perseus_like import world
-from perseus_like.collectives import Average, Collectives, Op, variables
-from perseus_like.collectives.objects import difference_between_ranks
+from perseus_like.collectives import Average, Collectives, Op
 from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.elastic import variables
 from perseus_like.errors import DisagreementError
+from perseus_like.objects import difference_between_ranks
 
 from . import backends
 from .compat.callback_hooks import checkpoint_that_saves_by
@@ -297,7 +298,7 @@ class CommitStateCallbackImpl:
         batches_per_commit: the number of batches from one commit to the next.
 
     Examples:
-        >>> from perseus_like.collectives.objects import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.CommitStateCallback(state, batches_per_commit=10)
     """
@@ -329,7 +330,7 @@ class UpdateBatchStateCallbackImpl:
         state: the elastic state, with an attribute `batch`.
 
     Examples:
-        >>> from perseus_like.collectives.objects import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, batch=0)
         >>> callback = hvd.elastic.UpdateBatchStateCallback(state)
     """
@@ -364,7 +365,7 @@ class UpdateEpochStateCallbackImpl:
         state: the elastic state, with an attribute `epoch`.
 
     Examples:
-        >>> from perseus_like.collectives.objects import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0)
         >>> callback = hvd.elastic.UpdateEpochStateCallback(state)
     """

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 
 from perseus_like import rank, size
-from perseus_like.collectives.objects import allgather_object, broadcast_object
+from perseus_like.objects import allgather_object, broadcast_object
 
 from .compat.parameters import ParameterDict, after_initialization
 from .ops import allgather, broadcast_

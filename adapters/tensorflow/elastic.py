@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from perseus_like.collectives.partial_sums import PartialSums
 from perseus_like.elastic import ModelState, ObjectState, State, VariablesState, run_fn
+from perseus_like.elastic.partial_sums import PartialSums
 from perseus_like.world import restart
 
 from .errors import translated
@@ -36,7 +36,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
         ...     for state.epoch in range(state.epoch, 3):
         ...         state.commit()
         ...     return state.epoch
-        >>> from perseus_like.collectives.objects import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> train(hvd.elastic.ObjectState(broadcast_object, hvd.rank, epoch=0))
         2
     """

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from perseus_like import rank, size
-from perseus_like.collectives import objects
+from perseus_like import objects, rank, size
 from perseus_like.docstrings import documented
 from perseus_like.process_sets import ProcessSet, global_process_set
 

@@ -11,7 +11,7 @@ import torch
 
 from perseus_like import rank, size
 from perseus_like.collectives.handle import results_of
-from perseus_like.collectives.objects import allgather_object, broadcast_object
+from perseus_like.objects import allgather_object, broadcast_object
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 

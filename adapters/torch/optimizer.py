@@ -21,7 +21,7 @@ from .any_optimizer import AnyOptimizer
 from .autograd import verbs
 from .compat.grad_scaler import around_scalers
 from .compat.training import mark_stepped, without_hooks
-from .compressors import checked_compression
+from .feedback import checked_compression
 from .gradients import GradientBuckets
 from .gradients.adasum import DeltaSum
 from .gradients.pass_counts import PassesPerStep

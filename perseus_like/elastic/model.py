@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..collectives import objects, variables
-from ..collectives.partial_sums import Kept, PartialSums, mean_over_ranks, partial_sums_of
+from .. import objects
 from ..session import session
+from . import variables
+from .partial_sums import Kept, PartialSums, mean_over_ranks, partial_sums_of
 from .state import ObjectState
 
 Values = list[Any]

@@ -130,7 +130,7 @@ class ObjectState(State):
 
     Examples:
         >>> from perseus_like.elastic import ObjectState
-        >>> from perseus_like.collectives.objects import broadcast_object
+        >>> from perseus_like.objects import broadcast_object
         >>> state = ObjectState(broadcast_object, hvd.rank, epoch=0)
         >>> state.epoch = 5
         >>> state.commit()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..collectives.objects import allgather_object, first_difference
 from ..errors import DisagreementError, HorovodInternalError, UnavailableError
+from ..objects import allgather_object, first_difference
 from ..process_sets import ProcessSet
 from ..session import session
 from .host_sets import is_on_one_host

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from ..collectives.objects import allgather_object
 from ..errors import HorovodInternalError, TransportError
+from ..objects import allgather_object
 from ..session import session
 from . import mapped
 from .host_sets import ranks_of_hosts

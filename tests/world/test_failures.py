@@ -112,7 +112,7 @@ def test_a_rank_fails_before_init(ranks: Ranks) -> None:
 NO_COMMIT_AFTER_A_LOSS = """
 import signal
 from perseus_like.elastic import ObjectState
-from perseus_like.collectives.objects import broadcast_object
+from perseus_like.objects import broadcast_object
 hvd.init()
 state = ObjectState(broadcast_object, hvd.rank, step=0)
 state.commit()

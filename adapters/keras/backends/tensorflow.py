@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 import perseus_like.tensorflow as framework
-from perseus_like.collectives import variables as plain
+from perseus_like.elastic import variables as plain
 from perseus_like.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 from perseus_like.tensorflow.elastic import run as run
 from perseus_like.tensorflow.gradients import TensorFlowReducer

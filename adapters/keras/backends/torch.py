@@ -9,10 +9,10 @@ from typing import Any
 import keras
 
 from perseus_like.adapter_exports import adapter
-from perseus_like.collectives.partial_sums import Kept, PartialSums, Sums, places_in
-from perseus_like.collectives.variables import read as read
-from perseus_like.collectives.variables import write as write
 from perseus_like.elastic import ModelState, run_fn
+from perseus_like.elastic.partial_sums import Kept, PartialSums, Sums, places_in
+from perseus_like.elastic.variables import read as read
+from perseus_like.elastic.variables import write as write
 from perseus_like.errors import UnavailableError
 from perseus_like.world import restart
 

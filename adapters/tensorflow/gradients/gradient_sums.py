@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from perseus_like.collectives import variables as plain
-from perseus_like.collectives.partial_sums import Kept, PartialSums, Sums, places_in
+from perseus_like.elastic import variables as plain
+from perseus_like.elastic.partial_sums import Kept, PartialSums, Sums, places_in
 
 from ..variables import key_of
 

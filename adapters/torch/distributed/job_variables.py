@@ -42,7 +42,7 @@ def rendezvous(
 
 def export_world() -> None:
     """Sets the variables of torchrun and accelerate, for programs that do not ask torch.distributed. Collective."""
-    from perseus_like.collectives.objects import allgather_object, broadcast_object
+    from perseus_like.objects import allgather_object, broadcast_object
 
     core = session.core
     world = {
@@ -103,7 +103,7 @@ def _launched(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
 
 def _store(rank: int, size: int, timeout: timedelta) -> Store:
     """Returns a file that only this user may read, on one host; a TCPStore would listen on all network interfaces."""
-    from perseus_like.collectives.objects import broadcast_object
+    from perseus_like.objects import broadcast_object
 
     if session.core.local_size() == size:
         folder = temporary_folder("perseus-store-") if rank == 0 else None

@@ -9,7 +9,7 @@ import torch
 
 from perseus_like.collectives import Sum
 from perseus_like.collectives.handle import results_of
-from perseus_like.collectives.objects import allgather_object
+from perseus_like.objects import allgather_object
 
 from ..autograd import verbs
 

@@ -33,7 +33,7 @@ from perseus_like.session import session
 from perseus_like.tables import Start
 
 from ..compat.dynamo import is_compiling, not_compiled
-from ..compressors import FeedbackCompressor
+from ..feedback import FeedbackCompressor
 from ..sparse import as_sparse, assign_gradient, sparse_allreduce_async
 from ..tensors import tensors
 from ..tensors.shared_memory import warn_once

@@ -11,7 +11,7 @@ from perseus_like.collectives.compression import Compressed, wire_of
 from perseus_like.gradients import GradientRules
 
 from ..autograd import verbs
-from ..compressors import FeedbackCompressor
+from ..feedback import FeedbackCompressor
 
 
 def send_compressed(

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("sklearn.datasets")
 
 import perseus_like.torch as hvd  # noqa: E402
-from perseus_like.torch.compressors import FeedbackCompressor  # noqa: E402
-from perseus_like.torch.compressors.one_bit import pack, unpack  # noqa: E402
-from perseus_like.torch.compressors.top_k import WHOLE_ELEMENTS  # noqa: E402
+from perseus_like.torch.compression.one_bit import pack, unpack  # noqa: E402
+from perseus_like.torch.compression.top_k import WHOLE_ELEMENTS  # noqa: E402
+from perseus_like.torch.feedback import FeedbackCompressor  # noqa: E402
 
 from .training import grad_scaler  # noqa: E402
 

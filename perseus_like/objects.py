@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ..docstrings import documented
-from ..process_sets import ProcessSet, global_process_set
-from ..session import session
-from . import Collectives, Sum
-from .arguments import root_within
-from .tensor import ArrayTensors
+from .collectives import Collectives, Sum
+from .collectives.arguments import root_within
+from .collectives.tensor import ArrayTensors
+from .docstrings import documented
+from .process_sets import ProcessSet, global_process_set
+from .session import session
 
 if TYPE_CHECKING:
     import numpy as np
 else:
-    from .tensor import np
+    from .collectives.tensor import np
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import torch
 from perseus_like.process_sets import ProcessSet
 
 from ..autograd import verbs
-from . import FeedbackCompressor, Piece, joined, parted
+from ..feedback import FeedbackCompressor, Piece, joined, parted
 
 SHORTEST_ROW = 32  # elements; for shorter rows, sending two means each costs too much
 

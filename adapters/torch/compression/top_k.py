@@ -11,7 +11,7 @@ import torch
 from perseus_like.process_sets import ProcessSet
 
 from ..autograd import verbs
-from . import FeedbackCompressor, Piece
+from ..feedback import FeedbackCompressor, Piece
 
 WHOLE_ELEMENTS = 1024  # a gradient of this size or less is sent whole
 

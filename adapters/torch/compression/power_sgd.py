@@ -10,7 +10,7 @@ from perseus_like.collectives import Average
 from perseus_like.process_sets import ProcessSet
 
 from ..autograd import verbs
-from . import FeedbackCompressor, Piece, joined, parted
+from ..feedback import FeedbackCompressor, Piece, joined, parted
 
 
 class PowerSGDCompressor(FeedbackCompressor):

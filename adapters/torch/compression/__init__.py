@@ -11,11 +11,11 @@ import torch
 from perseus_like.collectives.compression import Compressor, NoneCompressor
 from perseus_like.tables import DType
 
-from .compressors import FeedbackCompressor
-from .compressors.between_hosts import BetweenHosts
-from .compressors.one_bit import OneBitCompressor
-from .compressors.power_sgd import PowerSGDCompressor
-from .compressors.top_k import TopKCompressor
+from ..feedback import FeedbackCompressor
+from .between_hosts import BetweenHosts
+from .one_bit import OneBitCompressor
+from .power_sgd import PowerSGDCompressor
+from .top_k import TopKCompressor
 
 
 class _CastCompressor(Compressor):

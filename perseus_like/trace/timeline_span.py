@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from .session import session
+from ..session import session
 
 # The end of a complete timeline, see csrc/trace/json_array.cc, and the lines before its first event, see chrome.cc.
 _CLOSING = b"\n]\n"

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..collectives import Collectives
+from ..collectives.handle import results_of
+from ..collectives.tensor import ArrayTensors
 from ..errors import DisagreementError
+from ..objects import difference_between_ranks
 from ..process_sets import ProcessSet, global_process_set
 from ..session import session
-from . import Collectives
-from .handle import results_of
-from .objects import difference_between_ranks
-from .tensor import ArrayTensors
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 else:
-    from .tensor import np
+    from ..collectives.tensor import np
 
 _bytes: Collectives[Array] = Collectives(ArrayTensors())
 

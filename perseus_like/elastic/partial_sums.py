@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import Collectives, Op
-from .handle import results_of
-from .objects import allgather_object
-from .tensor import ArrayTensors
+from ..collectives import Collectives, Op
+from ..collectives.handle import results_of
+from ..collectives.tensor import ArrayTensors
+from ..objects import allgather_object
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 else:
-    from .tensor import np
+    from ..collectives.tensor import np
 
 _arrays: Collectives[Array] = Collectives(ArrayTensors())
 Places = tuple[int, ...]  # the places of some variables in a list of variables

@@ -12,7 +12,7 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from ..autograd import verbs
-from . import FeedbackCompressor, Piece
+from ..feedback import FeedbackCompressor, Piece
 
 
 class BetweenHosts(FeedbackCompressor):
