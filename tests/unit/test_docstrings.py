@@ -207,3 +207,13 @@ def test_standard_sections_are_added_to_a_docstring() -> None:
     )
     assert text.startswith("Reduces.\n\nArgs:\n    tensor: the tensor to reduce, ")
     assert "overwrites it.\n    op: own text.\n\nReturns:\n    It.\n\nRaises:\n    ValueError: " in text
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("perseus_like.objects", "broadcast_object"), ("perseus_like.torch.feedback", "FeedbackCompressor")],
+)
+def test_what_documents_tell_programs_to_import_stays(module: str, name: str) -> None:
+    if ".torch." in module:
+        pytest.importorskip("torch")
+    assert hasattr(importlib.import_module(module), name)

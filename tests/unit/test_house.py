@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import shutil
 from pathlib import Path
@@ -44,13 +43,3 @@ def test_no_further_folder_is_full(house: ModuleType) -> None:
 
 def test_no_decorator_replaces_methods_by_name(house: ModuleType) -> None:
     assert house.replacing_decorators(house.files(ROOT, *house.SOURCES)) == []
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [("perseus_like.objects", "broadcast_object"), ("perseus_like.torch.feedback", "FeedbackCompressor")],
-)
-def test_what_documents_tell_programs_to_import_stays(module: str, name: str) -> None:
-    if ".torch." in module:
-        pytest.importorskip("torch")
-    assert hasattr(importlib.import_module(module), name)

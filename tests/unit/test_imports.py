@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "thread_numbers",
         ),
     ),
-    "elastic": ("collectives", "errors", "objects", "protocol", "session"),
+    "elastic": ("collectives", "errors", "objects", "process_sets", "protocol", "session"),
     "start": ("errors", "launchers", "session", "tcp_rendezvous"),
     "trace": ("host_facts", "session"),
     "world": (
