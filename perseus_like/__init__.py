@@ -2,7 +2,7 @@
 
 import typing as _typing
 
-from .launcher_signals import handle_if_launcher as _handle_if_launcher
+from .protocol.launcher_signals import handle_if_launcher as _handle_if_launcher
 from .source_folder import complete_package as _complete_package
 
 _handle_if_launcher()

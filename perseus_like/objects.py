@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .collectives import Collectives, Sum
 from .collectives.arguments import root_within
-from .collectives.tensor import ArrayTensors
 from .docstrings import documented
 from .process_sets import ProcessSet, global_process_set
 from .session import session
+from .tensor import ArrayTensors
 
 if TYPE_CHECKING:
     import numpy as np
 else:
-    from .collectives.tensor import np
+    from .tensor import np
 
 T = TypeVar("T")
 

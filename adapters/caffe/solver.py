@@ -10,10 +10,10 @@ import numpy as np
 from perseus_like import world
 from perseus_like.collectives import Average, Collectives
 from perseus_like.collectives.handle import results_of
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.gradients.agreement import OwnerName
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
+from perseus_like.tensor import ArrayTensors
 
 from .signals import SNAPSHOT, STOP, SignalRequests
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from perseus_like import world
 from perseus_like.collectives import Average, Collectives, Op
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.elastic import variables
 from perseus_like.errors import DisagreementError
 from perseus_like.objects import difference_between_ranks
+from perseus_like.tensor import ArrayTensors
 
 from . import backends
 from .compat.callback_hooks import checkpoint_that_saves_by

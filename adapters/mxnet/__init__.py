@@ -5,7 +5,7 @@ from . import mxnet_setup  # noqa: F401, I001  # first, because the others impor
 from perseus_like import adapter_exports
 from perseus_like.collectives import barrier, join
 from perseus_like.adapter_exports import *
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import mpi_ops, ops
 from .compression import Compression

@@ -17,10 +17,10 @@ import numpy as np
 
 from perseus_like import world
 from perseus_like.collectives import Collectives, Sum
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.host_memory.host_sets import host_process_set
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
+from perseus_like.tensor import ArrayTensors
 
 from .tensors import memory_of
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from perseus_like.collectives import Collectives
 from perseus_like.collectives.compression import Compressed, is_called, wire_of
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.gradients import GradientRules
 from perseus_like.gradients.agreement import OwnerName
 from perseus_like.gradients.buckets import Member, lay_out
 from perseus_like.session import session
+from perseus_like.tensor import ArrayTensors
 
 from .compat.parameters import has_new_gradient
 from .engine import OneByOne

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import mxnet as mx
 
-from perseus_like.collectives.tensor import SUM, ReduceOptions
 from perseus_like.docstrings import documented
 from perseus_like.errors import CLASSES, UnavailableError
 from perseus_like.session import session
 from perseus_like.tables import ErrorKind, Verb
+from perseus_like.tensor import SUM, ReduceOptions
 
 from .compat.library import handle_of, library_handle
 from .tensors import number_of

@@ -15,12 +15,12 @@ import numpy as np
 
 from perseus_like import world
 from perseus_like.collectives import Collectives, Max, Sum, barrier
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.gradients.agreement import OwnerName
 from perseus_like.host_facts import replacing
 from perseus_like.process_sets import global_process_set
 from perseus_like.session import session
 from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors
 
 from .compat.gluon import register_kvstore
 from .engine import OneByOne

@@ -2,9 +2,9 @@
 
 from perseus_like import adapter_exports
 from perseus_like.adapter_exports import *
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.collectives.operations import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
 from .ops import *

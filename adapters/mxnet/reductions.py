@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perseus_like.collectives.arguments import group_wire, member_id, scattered_rows
 from perseus_like.collectives.automatic_names import names
-from perseus_like.collectives.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
+from perseus_like.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.tables import DType, Verb
 

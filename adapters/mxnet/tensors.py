@@ -9,8 +9,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from perseus_like.collectives.tensor import ArrayTensors, View
 from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors, View
 
 from .compat.library import address_of
 

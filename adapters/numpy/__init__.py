@@ -3,8 +3,8 @@
 from perseus_like import adapter_exports
 from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier, join
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.objects import allgather_object, broadcast_object
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import ops
 from .compression import Compression

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 
 from perseus_like.collectives import Collectives
-from perseus_like.collectives.tensor import ArrayTensors, View
 from perseus_like.host_memory.registration import LARGE_ELEMENTS, register_if_mapped
 from perseus_like.session import session
 from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors, View
 
 try:
     from ml_dtypes import bfloat16

@@ -4,9 +4,9 @@ import typing as _typing
 
 from perseus_like import adapter_exports, run
 from perseus_like.adapter_exports import *
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.common.util import gpu_available
 from perseus_like.frameworks import tensorflow as _tensorflow  # noqa: F401  # before the others import it
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, util
 from .compression import Compression

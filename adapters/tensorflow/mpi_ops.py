@@ -6,11 +6,11 @@ from typing import Any
 
 from perseus_like import adapter_exports
 from perseus_like.adapter_exports import *
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.collectives.operations import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import gpu_available
 from perseus_like.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from .functions import broadcast_
 from .ops import (

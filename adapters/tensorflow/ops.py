@@ -12,9 +12,9 @@ import tensorflow as tf
 from perseus_like import collectives
 from perseus_like.collectives.arguments import group_wire
 from perseus_like.collectives.compression import Compressed, is_called, wire_of
-from perseus_like.collectives.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.docstrings import documented
 from perseus_like.errors import UnsupportedOpError
+from perseus_like.operations import Adasum, Average, Op, Sum, reduce_options, resolve_op
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression

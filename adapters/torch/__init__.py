@@ -3,9 +3,9 @@
 from perseus_like import adapter_exports, run
 from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.errors import UnavailableError as _UnavailableError
 from perseus_like.frameworks import torch as _torch
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
 from . import elastic, mpi_ops, ops
 from .compression import Compression

@@ -3,10 +3,10 @@
 from perseus_like import adapter_exports
 from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier
-from perseus_like.collectives.operations import Adasum, Average, Max, Min, Product, Sum
-from perseus_like.collectives.operations import resolve_op as handle_average_backwards_compatibility
 from perseus_like.common.basics import HorovodBasics
 from perseus_like.common.util import check_installed_version, gpu_available, num_rank_is_power_2
+from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
+from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from . import ops
 from .autograd import (

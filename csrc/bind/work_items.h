@@ -53,7 +53,7 @@ std::shared_ptr<WorkItem> work_with_outputs(Verb verb, Naming naming, PyObject* 
 // or None if the core allocates the results.
 void write_to(WorkItem& work, PyObject* outputs);
 
-// The ReduceOptions of perseus_like/collectives/tensor.py, which is a tuple. The constructor throws Error(invalid_argument) for
+// The ReduceOptions of perseus_like/tensor.py, which is a tuple. The constructor throws Error(invalid_argument) for
 // another tuple.
 struct ReduceOptions {
   explicit ReduceOptions(PyObject* tuple);

@@ -62,7 +62,7 @@ typedef struct PerseusOutcome {
  * wait for another collective. */
 typedef void (*PerseusDone)(void* context, const PerseusOutcome* outcome);
 
-/* How allreduce, Adasum and reduce-scatter combine values. ReduceOptions of perseus_like/collectives/tensor.py has the same fields.
+/* How allreduce, Adasum and reduce-scatter combine values. ReduceOptions of perseus_like/tensor.py has the same fields.
  */
 typedef struct PerseusReduceOptions {
   int32_t op;      /* a PerseusReduceOp */

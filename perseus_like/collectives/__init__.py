@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from ..errors import UnsupportedOpError
+from ..operations import UNSCALED, Adasum, Average, Max, Min, Op, Product, Sum, reduce_options, resolve_op
 from ..process_sets import GLOBAL, ProcessSet, global_process_set
 from ..session import session
 from ..tables import DType, Start
+from ..tensor import TensorAdapter, View
 from .arguments import checked_splits, group_wire, member_id, root_within
 from .automatic_names import names
 from .handle import CollectiveHandle, HandleEntry
-from .operations import UNSCALED, Adasum, Average, Max, Min, Op, Product, Sum, reduce_options, resolve_op
-from .tensor import TensorAdapter, View
 
 T = TypeVar("T")
 Finish = Callable[[Any], Any]

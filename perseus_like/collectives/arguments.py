@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ..process_sets import GLOBAL, ProcessSet, global_process_set
 from ..session import session
 from ..tables import DType
+from ..tensor import AS_IT_IS
 from .compression import wire_dtype
-from .tensor import AS_IT_IS
 
 
 def member_id(process_set: ProcessSet) -> int:

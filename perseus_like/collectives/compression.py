@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..tables import DType
-from .tensor import AS_IT_IS, WIDE_FLOATING
+from ..tensor import AS_IT_IS, WIDE_FLOATING
 
 
 class Compressor:

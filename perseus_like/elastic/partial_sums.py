@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..collectives import Collectives, Op
 from ..collectives.handle import results_of
-from ..collectives.tensor import ArrayTensors
 from ..objects import allgather_object
+from ..tensor import ArrayTensors
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 else:
-    from ..collectives.tensor import np
+    from ..tensor import np
 
 _arrays: Collectives[Array] = Collectives(ArrayTensors())
 Places = tuple[int, ...]  # the places of some variables in a list of variables

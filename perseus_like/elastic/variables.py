@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..collectives import Collectives
 from ..collectives.handle import results_of
-from ..collectives.tensor import ArrayTensors
 from ..errors import DisagreementError
 from ..objects import difference_between_ranks
 from ..process_sets import ProcessSet, global_process_set
 from ..session import session
+from ..tensor import ArrayTensors
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 else:
-    from ..collectives.tensor import np
+    from ..tensor import np
 
 _bytes: Collectives[Array] = Collectives(ArrayTensors())
 

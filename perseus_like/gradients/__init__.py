@@ -20,8 +20,8 @@ from ..collectives.compression import NoneCompressor, is_called
 from ..process_sets import ProcessSet, global_process_set
 from ..protocol.messages import is_elastic
 from ..session import session
-from ..thread_numbers import mark_of_thread
 from .buckets import Bucket, Member, lay_out
+from .thread_numbers import mark_of_thread
 
 Groups = int | Sequence[Sequence[Any]] | None
 # By name and ranks, for each optimizer that has stepped: the order in which it was made, and its variables.

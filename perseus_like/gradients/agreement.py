@@ -14,12 +14,12 @@ import numpy as np
 
 from ..collectives import Collectives, Op, PersistentAllreduce
 from ..collectives.handle import HandleEntry, error_of
-from ..collectives.tensor import ArrayTensors
 from ..errors import DisagreementError
 from ..objects import first_difference, objects_of_present_ranks
 from ..process_sets import ProcessSet
 from ..session import session
 from ..tables import Start
+from ..tensor import ArrayTensors
 
 
 @dataclass(frozen=True)

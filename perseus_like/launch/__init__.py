@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .. import launcher_signals
+from ..protocol import launcher_signals
 from .start_errors import LaunchError
 
 

@@ -13,9 +13,9 @@ from perseus_like.collectives.arguments import checked_splits
 from perseus_like.collectives.automatic_names import Names
 from perseus_like.collectives.compression import Compressor, NoneCompressor, wire_dtype, wire_of
 from perseus_like.collectives.handle import CollectiveHandle, HandleTable
-from perseus_like.collectives.tensor import ArrayTensors
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.tables import DType
+from perseus_like.tensor import ArrayTensors
 
 
 class CompletedRequest:

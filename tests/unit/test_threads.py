@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from perseus_like.thread_numbers import mark_of_thread
+from perseus_like.gradients.thread_numbers import mark_of_thread
 
 
 class _Asking(threading.Thread):

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives.tensor import SUM, ReduceOptions
 from perseus_like.tables import DType
+from perseus_like.tensor import SUM, ReduceOptions
 
 from . import eager
 

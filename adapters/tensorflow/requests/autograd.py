@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives.tensor import ReduceOptions
+from perseus_like.tensor import ReduceOptions
 
 from . import Request
 from .eager import DEFAULTS

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives.tensor import AS_IT_IS
+from perseus_like.tensor import AS_IT_IS
 
 from ..compat import eager_calls
 from ..errors import translated, translated_text

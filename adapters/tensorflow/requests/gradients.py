@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.collectives.tensor import AVERAGE, SUM
+from perseus_like.tensor import AVERAGE, SUM
 
 from ..rank_tensors import number
 from . import Request

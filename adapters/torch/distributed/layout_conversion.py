@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from perseus_like.collectives.tensor import View
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
+from perseus_like.tensor import View
 
 from ..compat.tensor_parts import viewed_complex
 from ..tensors import _NUMBERS, cuda

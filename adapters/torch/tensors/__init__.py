@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from perseus_like.collectives.tensor import View
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
 from perseus_like.session import session
 from perseus_like.tables import DType
+from perseus_like.tensor import View
 
 from ..compat.tensor_parts import awaited
 from .cuda import over_memory, require_cuda

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from ... import launcher_signals
+from ...protocol import launcher_signals
 from ...protocol.failure_record import VARIABLE, InitCall, RecordFile, write_reason
 from .. import processes
 from ..binding import ranges

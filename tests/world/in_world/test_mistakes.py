@@ -14,7 +14,7 @@ import pytest
 
 import perseus_like.numpy as hvd
 from perseus_like.collectives import Collectives, Op
-from perseus_like.collectives.tensor import ArrayTensors
+from perseus_like.tensor import ArrayTensors
 
 
 def all_fail(call: Callable[[], Any], *parts: str) -> None:

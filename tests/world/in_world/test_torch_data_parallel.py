@@ -364,6 +364,7 @@ def test_what_is_saved_refers_to_modules_that_stay() -> None:
         hvd.DistributedOptimizer(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)),
         hvd.elastic.ElasticSampler([1, 2]),
         hvd.Compression.fp16,
+        hvd.Average,
     ]
     words: list[str] = []
     found = set()
@@ -373,6 +374,7 @@ def test_what_is_saved_refers_to_modules_that_stay() -> None:
         if operation.name == "STACK_GLOBAL" and words[-2].startswith("perseus_like"):
             found.add(".".join(words[-2:]))
     assert found == {
+        "perseus_like.operations.Op",
         "perseus_like.process_sets.global_process_set",
         "perseus_like.torch.compression.FP16Compressor",
         "perseus_like.torch.elastic.sampler.ElasticSampler",

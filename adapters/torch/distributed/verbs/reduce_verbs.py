@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from perseus_like.collectives.tensor import AS_IT_IS, ReduceOptions
 from perseus_like.tables import DType, Start
+from perseus_like.tensor import AS_IT_IS, ReduceOptions
 
 from ...tensors.tensor_memory import write
 from ..dtype_fallback import DTypeFallback, dtype_fallback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ..tables import ReduceOp
+from .tables import ReduceOp
 from .tensor import AS_IT_IS, AVERAGE, SUM, ReduceOptions
 
 
@@ -63,7 +63,7 @@ def resolve_op(op: int | None, average: bool | None = None) -> Op:
         ValueError: both arguments are given, or `op` is no operation.
 
     Examples:
-        >>> from perseus_like.collectives.operations import resolve_op
+        >>> from perseus_like.operations import resolve_op
         >>> resolve_op(None, average=False).name
         'Sum'
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from ..tables import DType, ReduceOp
+from .tables import DType, ReduceOp
 
 if TYPE_CHECKING:
     import numpy as np
