@@ -13,7 +13,7 @@ from .functions import allgather_object, broadcast_object, broadcast_optimizer_s
 from .ops import *
 from .optimizer import DistributedOptimizer
 from .parameter_memory import share_parameters, unshare_parameters
-from .sharded import ZeroRedundancyOptimizer
+from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharing import shared
 from .sparse import sparse_allreduce_async
 from .sync_batch_norm import SyncBatchNorm

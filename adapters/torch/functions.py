@@ -17,7 +17,7 @@ from perseus_like.session import session
 
 from .autograd import verbs
 from .ops import allgather, broadcast_, broadcast_async_, synchronize
-from .sharded import ZeroRedundancyOptimizer
+from .sharded_optimizer import ZeroRedundancyOptimizer
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:

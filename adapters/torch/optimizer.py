@@ -26,8 +26,8 @@ from .gradients import GradientBuckets
 from .gradients.adasum import DeltaSum
 from .gradients.pass_counts import PassesPerStep
 from .ops import allreduce_async_
-from .sharded import ZeroRedundancyOptimizer
-from .sharded import shard as sharded
+from .sharded_optimizer import ZeroRedundancyOptimizer
+from .sharded_optimizer import shard as sharded
 
 Named = tuple[str, torch.Tensor]
 _REDUCED_BEFORE = (

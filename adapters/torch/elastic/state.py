@@ -12,7 +12,7 @@ from perseus_like.elastic import ObjectState
 from perseus_like.elastic.state import require_intact_results
 
 from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from ..sharded.sharded_update import leave_all
+from ..sharded_optimizer.sharded_update import leave_all
 from .partial_gradients import PartialGradients
 from .sampler import ElasticSampler
 

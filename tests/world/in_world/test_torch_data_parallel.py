@@ -362,6 +362,7 @@ def test_what_is_saved_refers_to_modules_that_stay() -> None:
         DistributedDataParallel(model),
         hvd.SyncBatchNorm(3),
         hvd.DistributedOptimizer(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)),
+        hvd.ZeroRedundancyOptimizer(nn.Linear(1, 1).parameters(), torch.optim.SGD, lr=0.1),
         hvd.elastic.ElasticSampler([1, 2]),
         hvd.Compression.fp16,
         hvd.Average,
@@ -380,5 +381,6 @@ def test_what_is_saved_refers_to_modules_that_stay() -> None:
         "perseus_like.torch.elastic.sampler.ElasticSampler",
         "perseus_like.torch.nn.parallel.distributed.DistributedDataParallel",
         "perseus_like.torch.optimizer._restore",
+        "perseus_like.torch.sharded_optimizer._restore",
         "perseus_like.torch.sync_batch_norm.SyncBatchNorm",
     }
