@@ -367,13 +367,14 @@ def test_what_is_saved_refers_to_modules_that_stay() -> None:
         hvd.Compression.fp16,
         hvd.Average,
     ]
-    words: list[str] = []
     found = set()
-    for operation, argument, _ in pickletools.genops(pickle.dumps(saved)):
-        if isinstance(argument, str):
-            words.append(argument)
-        if operation.name == "STACK_GLOBAL" and words[-2].startswith("perseus_like"):
-            found.add(".".join(words[-2:]))
+    for each in saved:
+        words: list[str] = []
+        for operation, argument, _ in pickletools.genops(pickle.dumps(each)):
+            if isinstance(argument, str):
+                words.append(argument)
+            if operation.name == "STACK_GLOBAL" and words[-2].startswith("perseus_like"):
+                found.add(".".join(words[-2:]))
     assert found == {
         "perseus_like.operations.Op",
         "perseus_like.process_sets.global_process_set",
