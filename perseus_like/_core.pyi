@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .collectives.tensor import ReduceOptions
 from .tables import DType as DType
 from .tables import ErrorKind as ErrorKind
 from .tables import ReduceOp as ReduceOp
 from .tables import Start as Start
 from .tables import Verb as Verb
+from .tensor import ReduceOptions
 
 # One tensor: address, dtype, shape, device (-1: host). It is contiguous, and alive until the handle is done.
 View = tuple[int, int, tuple[int, ...], int]
