@@ -101,7 +101,7 @@ class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
         that search along it take the same way.
         """
         buckets = self._buckets
-        if self._wrapped is not None:
+        if self._wrapped is not None and "step" in vars(self._wrapped):  # by a schedule of the wrapped optimizer
             mark_stepped(self._wrapped)
         if buckets is None:
             return super().step() if closure is None else super().step(closure)
@@ -118,7 +118,7 @@ class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Raises AssertionError while gradients are being reduced: call step() or synchronize() first."""
-        if self._buckets is not None and self._buckets.pending:
+        if self._buckets is not None and self._buckets.passes.ready:
             raise AssertionError(
                 "zero_grad() was called after backward() but before step() or synchronize(): the gradients are being "
                 "reduced at this moment; call step() or synchronize() first, or freeze these parameters while the loss "
@@ -164,7 +164,7 @@ class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
         return self.__reduce__()
 
     def _step_with_closure(self, buckets: GradientBuckets, closure: Callable[[], Any]) -> Any:
-        if buckets.pending:
+        if buckets.passes.ready:
             self.synchronize()
 
         def reduced() -> Any:
@@ -219,7 +219,7 @@ class _DistributedAdasumOptimizer(_DistributedOptimizer):
     @without_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps locally, then applies the Adasum of all ranks' steps. Returns the loss of this rank's closure."""
-        if self._wrapped is not None:
+        if self._wrapped is not None and "step" in vars(self._wrapped):  # by a schedule of the wrapped optimizer
             mark_stepped(self._wrapped)
         plain_step = super(_DistributedOptimizer, self).step
 

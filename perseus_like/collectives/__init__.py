@@ -163,7 +163,8 @@ class Collectives(Generic[T]):
         tensors = self._tensors
         if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, start=start)
-        check_op("allreduce", op, [tensor], self._tensors.is_complex)
+        if op in _ONLY_REAL:
+            check_op("allreduce", op, [tensor], tensors.is_complex)
         scaled = prescale != 1.0 or postscale != 1.0
         options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)

@@ -129,7 +129,7 @@ class Passes:
         self._too_many = too_many
         self._counting = counting
         self._extra: dict[int, int] = {}  # additional passes of gradients that arrive more often than the others
-        self.ready = 0  # gradients whose passes are all done
+        self.ready = 0  # gradients whose passes are all done, and which are not reduced yet
         self.synchronized = False  # all are reduced, and no gradient has arrived since
         self.arrivals: list[int] = []  # kept until there is a layout
         self._send, self._full = send, full

@@ -28,18 +28,23 @@ def not_compiled(function: F) -> F:
     return kept  # type: ignore[no-any-return]
 
 
-def is_compiling() -> bool:
-    """Returns whether torch.compile traces this call.
+def compiling_check() -> Callable[[], bool]:
+    """Returns the function that returns whether torch.compile traces its call: torch's own, since hooks ask often.
 
     Relies on: `torch.compiler.is_compiling()` or, before torch 2.3, `torch._dynamo.external_utils.is_compiling()`.
     Tried with: all.
     Notices: the function is missing in a Dynamo that is loaded, or is true outside of torch.compile.
     Lost then: our DistributedDataParallel fails at its first backward pass with torch's AttributeError.
     """
-    function: Any = getattr(torch.compiler, "is_compiling", None)
-    if function is None and "torch._dynamo" in sys.modules:
-        function = sys.modules["torch._dynamo"].external_utils.is_compiling
-    return function is not None and bool(function())
+
+    def _before_torch_2_3() -> bool:
+        dynamo = sys.modules.get("torch._dynamo")
+        return dynamo is not None and bool(dynamo.external_utils.is_compiling())
+
+    return getattr(torch.compiler, "is_compiling", _before_torch_2_3)
+
+
+is_compiling = compiling_check()
 
 
 def untraced(function: F) -> F:

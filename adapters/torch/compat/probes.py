@@ -354,7 +354,7 @@ PROBES: dict[str, Callable[[], None]] = {
     "construction.set_name": _set_name,
     "futures.watch_futures": _futures,
     "dynamo.not_compiled": _not_compiled,
-    "dynamo.is_compiling": _is_compiling,
+    "dynamo.compiling_check": _is_compiling,
     "dynamo.untraced": _untraced,
     "dynamo.without_dynamo": _without_dynamo,
     "core.current_backward": _current_backward,

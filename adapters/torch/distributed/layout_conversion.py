@@ -15,7 +15,7 @@ from perseus_like.tensor import View
 from ..compat.tensor_parts import viewed_complex
 from ..tensors import _NUMBERS, cuda
 from ..tensors.shared_memory import register_if_shared
-from ..tensors.tensor_memory import address_of, write
+from ..tensors.tensor_memory import NO_OFFSET, address_of, write
 
 _NAMES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 # torch has unsigned types of these sizes since 2.3.
@@ -154,10 +154,9 @@ def with_own_dtypes(call: str, tensors: Sequence[Tensor]) -> str:
     Otherwise ranks with two dtypes of one width would agree, because the core compares its own dtypes. `tensors` are
     those of the caller: a copy may not say that torch made it of a complex tensor.
     """
-    names = [own_dtype(tensor) for tensor in tensors]
-    if not any(names):
+    if not any(map(own_dtype, tensors)):
         return call
-    found = (name or str(tensor.dtype).removeprefix("torch.") for name, tensor in zip(names, tensors, strict=True))
+    found = (own_dtype(tensor) or str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
     return f"{call} of {', '.join(found)}"
 
 
@@ -171,10 +170,9 @@ def view(tensor: Tensor) -> View:
     dtype, elements, device = tensor.dtype, tensor.numel(), tensor.get_device()
     try:
         address = tensor.data_ptr()
-        may_lack_memory = address == tensor.storage_offset() * tensor.element_size()
     except RuntimeError:
-        may_lack_memory = True
-    if may_lack_memory:
+        address = 0
+    if address < NO_OFFSET:
         address = address_of(tensor)
     if elements >= LARGE_ELEMENTS and device < 0:
         register_if_shared(tensor)

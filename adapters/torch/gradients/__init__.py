@@ -36,10 +36,9 @@ from ..compat.dynamo import is_compiling, not_compiled
 from ..feedback import FeedbackCompressor
 from ..sparse import as_sparse, assign_gradient, sparse_allreduce_async
 from ..tensors import tensors
-from ..tensors.shared_memory import warn_once
-from .bucket_layout import BucketLayout, Contents
+from .bucket_memory import BucketMemory, Changes, Contents
 from .gradient_memory import Kind, dense_strides, member_of
-from .gradient_watch import ALONE, Changes, GradientWatch, Steps, report
+from .gradient_watch import ALONE, Steps, report
 from .ownership import Owner, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 
@@ -73,18 +72,16 @@ class GradientBuckets:
         self._name = ""  # of its requests, once the ranks have agreed
         self._layout: Layout[Kind] | None = None
         self._agreed = False  # all ranks agreed on the layout, and none had joined
-        self._bucket_memory = BucketLayout(self._parameters, rules.process_set)
+        self._memory = BucketMemory(self._parameters, self._names, rules.process_set, rules.sparse_as_dense)
         self._in_flight: list[Callable[[], object]] = []
         self._requests: dict[int, PersistentAllreduce[torch.Tensor]] = {}  # by bucket
         self._submitted: list[str] = []  # the names of those in flight that another rank can make fail
-        self._sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         self._sparse: dict[int, int] = {}  # the sparse gradients that all ranks have agreed on
-        self._watch = GradientWatch(self._parameters)
         self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
         learns = self._owner.learns_passes
-        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._note_bucket)
+        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._memory.note_bucket)
         self.add(parameters)
         register(self)
 
@@ -98,7 +95,7 @@ class GradientBuckets:
             self._names.append(name)
             self._parameters.append(parameter)
             self._known[id(parameter)] = index
-            self._bucket_memory.views.append(None)
+            self._memory.views.append(None)
             self._hooks.append(_hooked(parameter, self._make_hook(index)))
         self.passes.grow(len(parameters))
         self._forget_layout()
@@ -109,7 +106,7 @@ class GradientBuckets:
             hook.remove()
         self._hooks.clear()
         self._requests.clear()
-        self._bucket_memory.clear()
+        self._memory.release()
 
     @property
     def owner_name(self) -> str:
@@ -124,11 +121,6 @@ class GradientBuckets:
         """True while hooks are installed on the parameters."""
         return bool(self._hooks)
 
-    @property
-    def pending(self) -> bool:
-        """True while gradients are being reduced or wait for the rest of their bucket."""
-        return self.passes.ready > 0 or bool(self._in_flight)
-
     def set_passes_per_step(self, passes: int) -> None:
         self.passes.passes_per_step = passes
         self.passes.reset()
@@ -140,15 +132,15 @@ class GradientBuckets:
 
     def show(self, index: int) -> None:
         """Sets the parameter's gradient to the reduced one, which other ranks have computed."""
-        self._bucket_memory.show(index)
+        self._memory.show(index)
 
     def are_in_place(self, indices: Iterable[int]) -> bool:
         """Returns whether these gradients have the memory of their buckets."""
-        return self._bucket_memory.are_in_place(indices)
+        return self._memory.are_in_place(indices)
 
     def scale(self, factor: float) -> None:
         """Multiplies the reduced gradients by a factor."""
-        self._bucket_memory.scale(factor)
+        self._memory.scale(factor)
 
     def rescale(self, factor: float) -> None:
         """Multiplies what a compression has left out by a factor, because gradients have another scale now."""
@@ -162,9 +154,9 @@ class GradientBuckets:
         except HorovodInternalError as error:
             _log.debug("forgotten gradients had failed: %s", error)
         finally:
-            self._bucket_memory.abandon()
+            self._memory.abandon()
             self.passes.reset()
-            self._watch.clear()
+            self._memory.clear_notes()
 
     def synchronize(
         self,
@@ -184,13 +176,13 @@ class GradientBuckets:
                 self._begin_session()
                 steps = None  # new ranks have made none
             with torch.no_grad():
-                changes = self._watch.changes(self._bucket_memory.are_in_place)
+                changes = self._memory.changes(self._memory.are_in_place)
                 mine = self._own_changes(parameters, changes, steps)
                 mine = mine._replace(error=error or mine.error)
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
-                mine = mine._replace(misfits=bool(self._bucket_memory.unfit))
+                mine = mine._replace(misfits=bool(self._memory.unfit))
                 self._changes.send(self.common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 if not self._changes.are_together():
@@ -209,8 +201,8 @@ class GradientBuckets:
                     late = self._apply(common, mine, parameters)
                 if then is not None:
                     then()
-                if self._bucket_memory.unfit:
-                    self._bucket_memory.convert()
+                if self._memory.unfit:
+                    self._memory.convert()
         except BaseException:
             try:
                 self._wait()
@@ -219,7 +211,7 @@ class GradientBuckets:
             raise
         finally:
             self.passes.reset()
-            self._watch.clear()
+            self._memory.clear_notes()
         if late:
             self._changes.forget()
             self.add(late)
@@ -230,17 +222,15 @@ class GradientBuckets:
             raise difference
 
     def _make_hook(self, index: int) -> Hook:
-        views = self._bucket_memory.views
+        views, adopt, note = self._memory.views, self._memory.adopt, self._memory.note
         arrived = self.passes.arrived
-        adopt = self._adopt
-        note = self._watch.note
         counts = self._owner.counts
 
         def hook(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
             view = views[index]
             if gradient is not view:
-                adopt(index, parameter, gradient)
+                adopt(index, gradient)
             if counts is None or counts(index):
                 if view is None and not is_compiling():
                     note((index,))
@@ -259,36 +249,18 @@ class GradientBuckets:
         if self._owner.fills_in:
             text = f"{self._owner.name}, gradient of {self._names[index]!r}: {error}"
             _log.error("%s; this rank waits until the other ranks step, and they fail too", text)
-            self._watch.clear()  # the pass has written to gradients, not the program
+            self._memory.clear_notes()  # the pass has written to gradients, not the program
             error_of(lambda: self.synchronize([], error=text))
         raise error
-
-    def _adopt(self, index: int, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """Copies a gradient that is not in its bucket there, wherever autograd or the program has allocated it."""
-        if gradient is None:
-            return
-        if gradient.layout is not torch.strided:
-            if self._rules.sparse_as_dense:
-                parameter.grad = gradient = gradient.to_dense()
-            elif self._bucket_memory.views[index] is None:
-                self._sparse_seen[index] = gradient.sparse_dim()
-                return
-            else:
-                warn_once(
-                    f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense"
-                )
-                gradient = gradient.to_dense()
-        if self._generation == session.generation:
-            self._bucket_memory.take(index, gradient)
 
     @not_compiled  # hooks run inside compiled training steps
     def _send(self, number: int) -> None:
         if self._generation != session.generation:  # the ranks agreed on the layout in an earlier session
             return
-        memory, rules = self._bucket_memory, self._rules
+        memory, rules = self._memory, self._rules
         members, row = memory.members[number], memory.rows[number]
-        if not self._watch.has_noted(members):
-            self._note_bucket(number)
+        if not all(map(memory.noted.__contains__, members)):
+            memory.note_bucket(number)
         name = f"{self._name}.{number}"
         if self._communicate is not None:
             self._in_flight.append(self._communicate(memory.contents(number)))
@@ -309,12 +281,16 @@ class GradientBuckets:
 
     def _wait(self) -> None:
         """Waits for all, then raises the first error. Memory must not change while a bucket is being reduced."""
-        in_flight, self._in_flight = self._in_flight, []
+        in_flight, self._in_flight = iter(self._in_flight), []
         self._submitted.clear()
         with torch.no_grad():
-            errors = [error for finish in in_flight if (error := error_of(finish)) is not None]
-        if errors:
-            raise errors[0]
+            try:
+                for finish in in_flight:
+                    finish()
+            except Exception:
+                for finish in in_flight:
+                    error_of(finish)
+                raise
 
     def _report_mixture(self) -> NoReturn:
         """Raises DisagreementError on all ranks, which step different owners."""
@@ -329,21 +305,6 @@ class GradientBuckets:
                 self._in_flight = in_flight
                 error_of(self._wait)
             raise
-
-    def _note_bucket(self, number: int) -> None:
-        """Notes the gradients of a full bucket. They are in their places then, wherever the program has moved them."""
-        if is_compiling():  # `_send` calls it again
-            return
-        memory, members = self._bucket_memory, self._bucket_memory.members[number]
-        if memory.taken:
-            memory.gather(members)
-        if not memory.are_in_place(members):
-            for index in members:
-                if not memory.are_in_place((index,)):
-                    memory.renewed_view(index)
-                    parameter = self._parameters[index]
-                    self._adopt(index, parameter, parameter.grad)
-        self._watch.note(members)
 
     def _own_changes(
         self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, steps: Steps | None
@@ -393,12 +354,12 @@ class GradientBuckets:
             self._in_flight += [send_late(f"{self._name}.late.{name}", each, self._rules) for name, each in late]
             self._wait()
         for position in mine.frozen - common.frozen:  # other ranks train it
-            self._bucket_memory.show(self._known[id(parameters[position][1])])
+            self._memory.show(self._known[id(parameters[position][1])])
         for position in mine.removed:
             parameter = parameters[position][1]
             parameter.grad = None
             if position not in common.removed:
-                self._bucket_memory.show(self._known[id(parameter)])
+                self._memory.show(self._known[id(parameter)])
         if some := common.removed_by_some - common.removed:
             error = report(self._owner.name, [parameters[position][0] for position in sorted(some)])
             if error:
@@ -410,7 +371,7 @@ class GradientBuckets:
 
         `intact`: gradients that nobody has touched since they were in their places.
         """
-        memory = self._bucket_memory
+        memory = self._memory
         if memory.taken:
             memory.gather()
         for index, (parameter, view) in enumerate(zip(self._parameters, memory.views, strict=True)):
@@ -420,7 +381,7 @@ class GradientBuckets:
             view = memory.renewed_view(index)
             assert view is not None
             if self.passes.incomplete(index) and gradient is not None:
-                self._adopt(index, parameter, gradient)
+                memory.adopt(index, gradient)
                 continue
             if not self.passes.incomplete(index):
                 # It was replaced after its bucket was reduced; the bucket has the value of all ranks.
@@ -446,15 +407,15 @@ class GradientBuckets:
         self.common_name = OwnerName(self._rules.process_set, is_renewed=True)
         self._feedback = _fresh(self._rules.compression)
         self._in_flight.clear()
-        self._bucket_memory.drop_memory()
+        self._memory.drop_memory()
         self._changes.forget()
         self._forget_layout()
 
     def _forget_layout(self) -> None:
         self._layout = None
         self._requests.clear()
-        self._bucket_memory.forget()
-        self._sparse_seen.update(self._sparse)
+        self._memory.forget()
+        self._memory.sparse_seen.update(self._sparse)
         self._sparse = {}
         self.passes.learn()
 
@@ -462,10 +423,10 @@ class GradientBuckets:
         """Finds one layout for all ranks. If a rank has joined, the others use the layout for one step."""
         require_sole_owner(self, list(zip(self._names, self._parameters, strict=True)))
         for index, parameter in enumerate(self._parameters):
-            self._adopt(index, parameter, parameter.grad)
+            self._memory.adopt(index, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = self._descriptions()
-        agreement = self.common_name.agree(descriptions, arrivals, self._sparse_seen, self._owner.name)
+        agreement = self.common_name.agree(descriptions, arrivals, self._memory.sparse_seen, self._owner.name)
         self._changes.name_owner(self._owner.name, descriptions)
         self._name = f"{self.common_name.name}.{agreement.number}"
         self._agreed = agreement.complete
@@ -488,7 +449,7 @@ class GradientBuckets:
         limit = self._owner.bucket_bytes
         members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, LARGE_BYTES)
-        self._bucket_memory.use(self._layout)
+        self._memory.use(self._layout)
         self.passes.use(self._layout)
         on_host = all(device.type == "cpu" for _, device in self._layout.totals)
         holds = on_host and self._communicate is None

@@ -4,85 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from operator import eq, is_
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ..tensors.shared_memory import warn_once
+from .bucket_memory import GradientWatch
 
 _SETTING = "PERSEUS_TOUCHED_GRADIENTS"
 _CHOICES = ("warn", "error", "ignore")
-_version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
-
-
-class Changes(NamedTuple):
-    """The gradients, by index, that the program has written to or replaced, and those that it has set to None."""
-
-    written: set[int]
-    removed: set[int]
-    intact: set[int]  # these are as they were noted
-
-
-class GradientWatch:
-    """The gradients of one owner. Reads are not noticed, nor writes through `.data`, which torch does not count."""
-
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
-        """Takes the owner's list of parameters, which may grow."""
-        self._parameters = parameters
-        self._gradients: dict[int, torch.Tensor] = {}  # by index, as they were noted
-        self._versions: dict[int, int] = {}  # of each of them
-
-    def note(self, indices: Iterable[int]) -> None:
-        """Notes gradients that have been computed, or were moved to their bucket."""
-        parameters = self._parameters
-        gradients = {index: now for index in indices if (now := parameters[index].grad) is not None}
-        self._gradients.update(gradients)
-        self._versions.update(zip(gradients, map(_version_of, gradients.values()), strict=True))
-
-    def note_again(self) -> None:
-        """Notes the gradients that were noted as they are now."""
-        self.note([*self._gradients])
-
-    def has_noted(self, indices: Iterable[int]) -> bool:
-        return all(map(self._gradients.__contains__, indices))
-
-    def changes(
-        self,
-        are_in_place: Callable[[Iterable[int]], bool] = lambda indices: True,
-        indices: Iterable[int] | None = None,
-    ) -> Changes:
-        """Compares gradients with what was noted.
-
-        `are_in_place`: returns whether such gradients have their memory. `indices`: the gradients to compare, or None
-        for all.
-        """
-        gradients, versions, parameters = self._gradients, self._versions, self._parameters
-        if indices is not None:
-            gradients = {index: gradients[index] for index in indices if index in gradients}
-            versions = {index: versions[index] for index in gradients}
-        now = [parameters[index].grad for index in gradients]
-        # A program that changes nothing pays for this comparison alone.
-        if (
-            all(map(is_, now, gradients.values()))
-            and all(map(eq, map(_version_of, now), versions.values()))
-            and are_in_place(gradients)
-        ):
-            return Changes(set(), set(), set(gradients))
-        written, removed, intact = set(), set(), set()
-        for index, gradient in zip(gradients, now, strict=True):
-            if gradient is None:
-                removed.add(index)
-            elif gradient is gradients[index] and gradient._version == versions[index] and are_in_place((index,)):
-                intact.add(index)
-            else:
-                written.add(index)
-        return Changes(written, removed, intact)
-
-    def clear(self) -> None:
-        self._gradients.clear()
-        self._versions.clear()
 
 
 class Steps(NamedTuple):
@@ -108,7 +39,7 @@ class StepWatch:
 
     def note(self) -> None:
         """Notes all gradients, which have been reduced."""
-        self._watch.clear()
+        self._watch.clear_notes()
         self._watch.note(range(len(self._parameters)))
         self._is_waiting = True
 

@@ -48,7 +48,7 @@ class ShardReduction:
     @property
     def pending(self) -> bool:
         """True while gradients are being reduced or wait for the rest of their bucket."""
-        return self._buckets is not None and self._buckets.pending
+        return self._buckets is not None and self._buckets.passes.ready > 0
 
     def choose(self, holder: Holder, named: Sequence[Named], has_several_hosts: bool) -> None:
         """Finds out what reduces the gradients of `holder`, with the same result on all ranks."""

@@ -20,7 +20,8 @@ from perseus_like.tables import Start
 from ..autograd import verbs
 from ..compat.dynamo import not_compiled
 from ..gradients.gradient_memory import fill, has_layout_of, is_at
-from ..gradients.gradient_watch import CLIP, GradientWatch, report
+from ..gradients.bucket_memory import GradientWatch
+from ..gradients.gradient_watch import CLIP, report
 from ..parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
 from .shard_memory import ShardMemory, Slot
@@ -249,7 +250,7 @@ class ShardedUpdate:
 
     def discard_gradients(self) -> None:
         """Forgets what was computed since the last step."""
-        self._watch.clear()
+        self._watch.clear_notes()
         self.discard_sums()
 
     def discard_sums(self) -> None:
@@ -260,7 +261,7 @@ class ShardedUpdate:
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
         self._torn, self._has_loaded, self.has_spread = False, True, False
-        self._watch.clear()
+        self._watch.clear_notes()
         self.reduction.abandon()
         if self._memory is not None and self._generation == session.generation:
             self._adopt_states()
@@ -319,7 +320,7 @@ class ShardedUpdate:
     def _check_gradients(self) -> None:
         """Notices what the program has written to gradients since they were computed."""
         written, removed, _ = self._watch.changes()
-        self._watch.clear()
+        self._watch.clear_notes()
         if changed := written | removed:
             names = [
                 name for name, each in self._named() if id(each) in self._known and self._known[id(each)][0] in changed

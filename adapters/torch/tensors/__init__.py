@@ -33,6 +33,7 @@ _NUMBERS = {
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 # These are variables of this module, because they are looked up for every tensor that is communicated.
 _TENSOR, _STRIDED = torch.Tensor, torch.strided
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # no subclass, which may stand for another tensor
 _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
 
 
@@ -40,11 +41,12 @@ class TorchTensors:
     """The adapter that `perseus_like.collectives` works through."""
 
     def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, _TENSOR):
+        is_plain = type(tensor) in _PLAIN
+        if not is_plain and not isinstance(tensor, _TENSOR):
             raise ValueError(f"a torch.Tensor is needed, not {type(tensor).__name__}")
         if tensor.layout is not _STRIDED:
             raise ValueError(f"a {tensor.layout} tensor is not a dense one; see sparse_allreduce_async()")
-        if (result := awaited(tensor)) is not tensor:
+        if not is_plain and (result := awaited(tensor)) is not tensor:
             return result.clone()
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             return tensor

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+# Without a storage, the address is the offset in the storage. No offset reaches 1 TiB, and most addresses are above it.
+NO_OFFSET = 1 << 40
 _REMEDIES = {"DTensor": "pass tensor.to_local(), or tensor.full_tensor() for the whole"}
 
 
@@ -15,6 +17,8 @@ def address_of(tensor: torch.Tensor, what: str = "") -> int:
     """Returns the address of a tensor's elements. ValueError, which begins with `what`, if there is no memory."""
     try:
         address = tensor.data_ptr()
+        if address >= NO_OFFSET:
+            return int(address)
         offset = tensor.storage_offset() * tensor.element_size()
     except RuntimeError:  # torch.func wraps tensors in objects without a storage
         raise _without_memory(tensor, what) from None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...gradients import Communicate
-from ...gradients.bucket_layout import Contents
+from ...gradients.bucket_memory import Contents
 
 
 class GradBucket:

@@ -1,21 +1,90 @@
-"""The memory of one owner's gradients, which share buckets."""
+"""The memory of one owner's gradients, which share buckets, and what the program does to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import eq
+from operator import eq, is_
+from typing import NamedTuple
 
 import torch
 
-from perseus_like.gradients.buckets import Layout
+from perseus_like.gradients.buckets import LARGE_BYTES, Layout
 from perseus_like.process_sets import ProcessSet
+from perseus_like.session import session
 
 from ..compat.core import copy_all
 from ..compat.dynamo import is_compiling
+from ..tensors.shared_memory import warn_once
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
 _address_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride
+_version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
+
+
+class Changes(NamedTuple):
+    """The gradients, by index, that the program has written to or replaced, and those that it has set to None."""
+
+    written: set[int]
+    removed: set[int]
+    intact: set[int]  # these are as they were noted
+
+
+class GradientWatch:
+    """The gradients of one owner. Reads are not noticed, nor writes through `.data`, which torch does not count."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        """Takes the owner's list of parameters, which may grow."""
+        self._parameters = parameters
+        self.noted: dict[int, torch.Tensor] = {}  # by index, as they were noted
+        self._versions: dict[int, int] = {}  # of each of them
+
+    def note(self, indices: Iterable[int]) -> None:
+        """Notes gradients that have been computed, or were moved to their bucket."""
+        parameters = self._parameters
+        gradients = {index: now for index in indices if (now := parameters[index].grad) is not None}
+        self.noted.update(gradients)
+        self._versions.update(zip(gradients, map(_version_of, gradients.values()), strict=True))
+
+    def note_again(self) -> None:
+        """Notes the gradients that were noted as they are now."""
+        self.note([*self.noted])
+
+    def clear_notes(self) -> None:
+        self.noted.clear()
+        self._versions.clear()
+
+    def changes(
+        self,
+        are_in_place: Callable[[Iterable[int]], bool] = lambda indices: True,
+        indices: Iterable[int] | None = None,
+    ) -> Changes:
+        """Compares gradients with what was noted.
+
+        `are_in_place`: returns whether such gradients have their memory. `indices`: the gradients to compare, or None
+        for all.
+        """
+        gradients, versions, parameters = self.noted, self._versions, self._parameters
+        if indices is not None:
+            gradients = {index: gradients[index] for index in indices if index in gradients}
+            versions = {index: versions[index] for index in gradients}
+        now = [parameters[index].grad for index in gradients]
+        # A program that changes nothing pays for this comparison alone.
+        if (
+            all(map(is_, now, gradients.values()))
+            and all(map(eq, map(_version_of, now), versions.values()))
+            and are_in_place(gradients)
+        ):
+            return Changes(set(), set(), set(gradients))
+        written, removed, intact = set(), set(), set()
+        for index, gradient in zip(gradients, now, strict=True):
+            if gradient is None:
+                removed.add(index)
+            elif gradient is gradients[index] and gradient._version == versions[index] and are_in_place((index,)):
+                intact.add(index)
+            else:
+                written.add(index)
+        return Changes(written, removed, intact)
 
 
 @dataclass(frozen=True)
@@ -29,12 +98,18 @@ class Contents:
     is_last: bool
 
 
-class BucketLayout:
+class BucketMemory(GradientWatch):
     """Maps gradients, by their index in the owner's parameters, and buckets, by their number, to memory."""
 
-    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
-        """Takes the owner's list of parameters, which may grow."""
-        self._parameters = parameters
+    def __init__(
+        self, parameters: list[torch.Tensor], names: list[str], process_set: ProcessSet, sparse_as_dense: bool
+    ) -> None:
+        """Takes the owner's lists of parameters and of their names, which may grow."""
+        super().__init__(parameters)
+        self._names = names
+        self._sparse_as_dense = sparse_as_dense
+        self._generation = session.generation  # of the memory
+        self.sparse_seen: dict[int, int] = {}  # the sparse dimensions of each sparse gradient
         # `p.grad` is set to these; None for a gradient that is in no bucket. Each has a version counter of its own, and
         # a program can make it a tensor of other memory (`p.grad.data = …`, `model.double()`): the places stay.
         self.views: list[torch.Tensor | None] = []
@@ -57,11 +132,12 @@ class BucketLayout:
 
     def drop_memory(self) -> None:
         """Makes `use` allocate all memory anew. Gradients keep theirs until then."""
+        self._generation = session.generation
         self.rows.clear()
         self._registered.clear()
         self._memory.clear()
 
-    def clear(self) -> None:
+    def release(self) -> None:
         self.views.clear()
         self._places.clear()
         self.drop_memory()
@@ -96,22 +172,56 @@ class BucketLayout:
             self.show(index)
         self.unfit.clear()
 
-    def take(self, index: int, gradient: torch.Tensor) -> None:
-        """Moves a dense gradient that autograd has made to its view; on a device, `gather` does so.
+    def adopt(self, index: int, gradient: torch.Tensor | None) -> None:
+        """Copies a gradient that is not in its bucket there, wherever autograd or the program has allocated it.
 
-        A gradient with a graph is copied, since the program may need it (`backward(create_graph=True)`).
+        On a device, `gather` copies it. A gradient with a graph stays the parameter's, since the program may need it
+        (`backward(create_graph=True)`).
         """
-        view = self.views[index]
-        if view is None:
+        if gradient is None:
+            return
+        view, parameter = self.views[index], self._parameters[index]
+        if gradient.layout is not torch.strided:
+            if self._sparse_as_dense:
+                parameter.grad = gradient = gradient.to_dense()
+            elif view is None:
+                self.sparse_seen[index] = gradient.sparse_dim()
+                return
+            else:
+                warn_once(
+                    f"the gradient of {self._names[index]!r} became sparse after the first step; it is kept dense"
+                )
+                gradient = gradient.to_dense()
+        if view is None or self._generation != session.generation:
             return
         if view.get_device() >= 0 and not is_compiling():
             self.taken[index] = gradient
             return
-        if not gradient.requires_grad:
-            fill(view, gradient)
-            self.assign(index, view)
+        has_graph = gradient.requires_grad
+        source = gradient.detach() if has_graph else gradient
+        if view.nbytes < LARGE_BYTES:  # as `fill` does, which most gradients need not call
+            view.copy_(source)
+        else:
+            fill(view, source)
+        if not has_graph:
+            try:
+                parameter.grad = view
+            except RuntimeError:
+                self.unfit.add(index)
+
+    def note_bucket(self, number: int) -> None:
+        """Notes the gradients of a full bucket. They are in their places then, wherever the program has moved them."""
+        if is_compiling():  # the bucket is noted when it is sent
             return
-        fill(view, gradient.detach())
+        members = self.members[number]
+        if self.taken:
+            self.gather(members)
+        if not self.are_in_place(members):
+            for index in members:
+                if not self.are_in_place((index,)):
+                    self.renewed_view(index)
+                    self.adopt(index, self._parameters[index].grad)
+        self.note(members)
 
     def gather(self, indices: Iterable[int] | None = None) -> None:
         """Copies those of these gradients that were taken, or all that were taken, to their buckets."""
