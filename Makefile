@@ -154,9 +154,9 @@ bench: $(STAMPS)/bench $(STAMPS)/package
 	$(BIN)/python -m benchmarks.many_tensors $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.training_step $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.tensorflow_step $(BENCH_ARGS)
-	$(BIN)/python -m benchmarks.tensorflow_eager $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.tensorflow_step --eager --seconds 3 $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.idle $(BENCH_ARGS)
-	$(BIN)/perseusrun -np 2 $(BIN)/python -m benchmarks.torch_distributed $(BENCH_ARGS)
+	$(BIN)/perseusrun -np 2 $(BIN)/python -m benchmarks.group_calls --here $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.report
 
 # --- tests -----------------------------------------------------------------------------------------------------------

@@ -6,21 +6,17 @@ python -m benchmarks.idle -np 2
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import harness, peers
-from .harness import World
-from .record import Bar, Result, publish
+from .harness import MIB, Contender, Result, World
 from .training_step import big_model, sgd, step, tiny_model, wrapped
 
-MIB = 1 << 20
 STEPS = 5
 
 
@@ -43,33 +39,28 @@ def memory_bytes() -> float:
     return 1024.0 * sum(float(rollup[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
 
 
-def times(count: int, run: Callable[[], object]) -> None:
-    for _ in range(count):
-        run()
-
-
 def on_every_rank(options: Any) -> None:
     torch.set_num_threads(1)
     import perseus_like.torch as hvd
 
+    seconds = min(options.seconds, 0.1) if options.quick else options.seconds
     # The process first trains alone, and then in the job.
     model, data = tiny_model() if options.quick else big_model()
-    times(STEPS, step(model, sgd(model), data))
+    Contender.of("alone", step(model, sgd(model), data)).run(STEPS)
     alone = memory_bytes()
     world = World()
     world.barrier()
     joined = memory_bytes()
-    ours = world.most([processor_share(options.seconds)])[0]
-    run = step(model, wrapped(hvd, model), data)
-    times(STEPS, run)
+    ours = world.most([processor_share(seconds)])[0]
+    Contender.of("in the job", step(model, wrapped(hvd, model), data)).run(STEPS)
     world.barrier()
     beyond, at_join = world.most([memory_bytes() - alone, joined - alone])
-    after = world.most([processor_share(options.seconds)])[0]
+    after = world.most([processor_share(seconds)])[0]
     world.barrier()
     peers.start_gloo(world)
-    with_gloo = world.most([processor_share(options.seconds)])[0]
+    with_gloo = world.most([processor_share(seconds)])[0]
 
-    result = Result("idle", "An idle process, and memory", world, ("ours",), quick=options.quick)
+    result = Result("idle", "An idle process, and memory", world, options, ("ours",))
     result.facts = {
         "processor time after init, % of a core": ours * 100,
         "processor time after training steps, % of a core": after * 100,
@@ -77,26 +68,11 @@ def on_every_rank(options: Any) -> None:
         "memory that init takes, MiB per rank": at_join / MIB,
         "memory beyond one process's training step, MiB per rank": beyond / MIB,
     }
-    if not options.quick:
-        result.bars = [
-            Bar("idle", "processor time, % of a core", "≤", 0.2, max(ours, after) * 100, "%", recorded="Horovod 8.8 %"),
-            Bar("113 MB MLP", "memory beyond gradients, per rank", "≤", 64, beyond / MIB, "MiB"),
-        ]
-    publish(result, options.output)
-    world.barrier()
-    peers.stop()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    options = harness.parser("Processor time and memory of an idle process.", seconds=10).parse_args(arguments)
-    if options.quick:
-        options.seconds = min(options.seconds, 0.1)
-    if harness.in_world():
-        on_every_rank(options)
-        return 0
-    return harness.start_world("benchmarks.idle", arguments, options)
+    share, ranks = max(ours, after) * 100, world.size
+    result.bar("idle", "processor time, % of a core", "≤", 0.2, share, "%", recorded="Horovod 8.8 %", ranks=ranks)
+    result.bar("113 MB MLP", "memory beyond gradients, per rank", "≤", 64, beyond / MIB, "MiB", ranks=ranks)
+    result.publish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.main(on_every_rank, seconds=10)

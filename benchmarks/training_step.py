@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,8 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import ROOT, harness, peers
-from .harness import Contender, World
-from .record import Bar, Result, Row, publish, ratio
+from .harness import Call, Contender, Result, World, ratio, scaled
 
 ALONE, EACH, OURS, DDP, HOROVOD = "one process alone", "each by itself", "ours", "DDP over gloo", "Horovod"
 OUR_DDP, OVER_OURS = "our DDP", "DDP over perseus"
@@ -33,22 +31,26 @@ SMALL, BIG = "small MLP, 14 tensors, 1 MiB", "MLP of 12 × 1536², 113 MB"
 Build = Callable[[], tuple[nn.Module, torch.Tensor]]
 
 
+def perceptron(layers: int, width: int, rows: int, bias: bool) -> tuple[nn.Module, torch.Tensor]:
+    """Returns a model and its data."""
+    parts = (nn.Sequential(nn.Linear(width, width, bias=bias), nn.ReLU()) for _ in range(layers))
+    return nn.Sequential(*parts), torch.randn(rows, width)
+
+
 def small_model() -> tuple[nn.Module, torch.Tensor]:
-    """Returns a model of seven layers with bias, which has 14 tensors, and its data."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(192, 192), nn.ReLU()) for _ in range(7))), torch.randn(64, 192)
+    return perceptron(7, 192, rows=64, bias=True)
 
 
 def big_model() -> tuple[nn.Module, torch.Tensor]:
     """Returns a model with little to compute for each parameter, and its data."""
-    layers = (nn.Sequential(nn.Linear(1536, 1536, bias=False), nn.ReLU()) for _ in range(12))
-    return nn.Sequential(*layers), torch.randn(4, 1536)
+    return perceptron(12, 1536, rows=4, bias=False)
 
 
 def tiny_model() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(2, 8)
+    return perceptron(2, 8, rows=2, bias=True)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> Callable[[], object]:
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> Call:
     def run() -> None:
         optimizer.zero_grad()
         torch.autograd.backward(model(data).square().mean())
@@ -71,12 +73,9 @@ def serve_steps(pipe: Connection, build: Build) -> None:
     """Steps a model as often as each number from the pipe says, and sends the seconds. Ends at the number 0."""
     torch.set_num_threads(1)
     model, data = build()
-    run = step(model, sgd(model), data)
+    contender = Contender.of(EACH, step(model, sgd(model), data))
     while count := pipe.recv():
-        begin = time.perf_counter()
-        for _ in range(count):
-            run()
-        pipe.send(time.perf_counter() - begin)
+        pipe.send(contender.seconds(count))
 
 
 @contextmanager
@@ -101,87 +100,64 @@ def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
         process.join()
 
 
-def contenders(build: Build, by_itself: Callable[[int], float], other: Any) -> tuple[list[Contender], nn.Module]:
+def contenders(build: Build, by_itself: Callable[[int], float], others: dict[str, Any]) -> tuple[list[Contender], Any]:
     """Returns the contenders, and the model that this library's optimizer trains."""
     import perseus_like.torch as hvd
     import perseus_like.torch.distributed  # noqa: F401  # torch before 2.5 does not load the backend by itself
     from perseus_like.torch.nn import parallel
 
+    made = [Contender(ALONE, by_itself, alone=True), Contender(EACH, by_itself)]
     mine, data = build()
-    made = [
-        Contender(ALONE, by_itself, alone=True),
-        Contender(EACH, by_itself),
-        Contender.of(OURS, step(mine, wrapped(hvd, mine), data)),
-    ]
-    model, data = build()
-    our_ddp = parallel.DistributedDataParallel(model)
-    made.append(Contender.of(OUR_DDP, step(our_ddp, sgd(our_ddp), data)))
-    for name, group in ((OVER_OURS, dist.new_group(backend="perseus")), (DDP, None)):
+    made.append(Contender.of(OURS, step(mine, wrapped(hvd, mine), data)))
+    of_perseus = dist.new_group(backend="perseus")
+    wraps: dict[str, Callable[[nn.Module], nn.Module]] = {
+        OUR_DDP: parallel.DistributedDataParallel,
+        OVER_OURS: lambda model: nn.parallel.DistributedDataParallel(model, process_group=of_perseus),
+        DDP: nn.parallel.DistributedDataParallel,
+    }
+    for name, wrap in wraps.items():
         model, data = build()
-        ddp = nn.parallel.DistributedDataParallel(model, process_group=group)
+        ddp = wrap(model)
         made.append(Contender.of(name, step(ddp, sgd(ddp), data)))
-    if other is not None:
+    if HOROVOD in others:
         model, data = build()
-        made.append(Contender.of(HOROVOD, step(model, wrapped(other, model), data)))
+        made.append(Contender.of(HOROVOD, step(model, wrapped(others[HOROVOD], model), data)))
     return made, mine
 
 
 def check(world: World, model: nn.Module) -> None:
     """Raises AssertionError unless all ranks have the same parameters after training."""
     for name, parameter in model.named_parameters():
-        if not world.same_everywhere(float(parameter.detach().double().sum())):
+        if len(set(world.by_rank(float(parameter.detach().double().sum())))) > 1:
             raise AssertionError(f"{name} differs between ranks after training")
 
 
-def bars(result: Result) -> list[Bar]:
-    made = []
-    if (row := result.row(SMALL)) is not None:
-        mine, each = row.median(OURS), row.median(EACH)
-        over = None if mine is None or each is None else (mine - each) * 1e3
-        made.append(Bar(SMALL, "time over the local step", "≤", 0.25, over, "ms"))
-    if (row := result.row(BIG)) is not None:
-        made.append(Bar(BIG, "time / local step", "≤", 1, ratio(row.median(OURS), row.median(EACH))))
-        each, gloo = row.median(EACH), row.median(DDP)
-        for name, limit in ((OUR_DDP, 0.167), (OVER_OURS, 0.5)):
-            if (mine := row.median(name)) is not None and each is not None and gloo is not None:
-                over = (mine - each) / (gloo - each)
-                made.append(Bar(BIG, f"{name}'s time over the local step / that of DDP over gloo", "≤", limit, over))
-    return made if result.world.size == 2 and not result.quick else []
+def add_bars(result: Result) -> None:
+    if (mine := result.best(SMALL, OURS)) is not None and (each := result.best(SMALL, EACH)) is not None:
+        result.bar(SMALL, "time over the local step", "≤", 0.25, scaled(mine - each, 1e3), "ms")
+    each, gloo = result.best(BIG, EACH), result.best(BIG, DDP)
+    if each is None or gloo is None:
+        return
+    result.bar(BIG, "time / local step", "≤", 1, ratio(result.best(BIG, OURS), each))
+    for name, limit in ((OUR_DDP, 0.167), (OVER_OURS, 0.5)):
+        over = ((result.best(BIG, name) or 0) - each) / (gloo - each)
+        result.bar(BIG, f"{name}'s time over the local step / that of DDP over gloo", "≤", limit, over)
 
 
 def on_every_rank(options: Any) -> None:
-    torch.set_num_threads(1)
-    world = World()
-    torch.manual_seed(world.rank)
-    peers.start_gloo(world)
-    missing: dict[str, str] = {}
-    other = None
-    try:
-        other = peers.start_horovod(world)
-    except harness.Missing as reason:
-        missing[HOROVOD] = str(reason)
-    result = Result("training_step", "A training step", world, (OURS,), missing=missing, quick=options.quick)
+    result = Result("training_step", "A training step", World(), options, (OURS,))
+    torch.manual_seed(result.world.rank)
+    others = peers.start(result, {"gloo": peers.start_gloo, HOROVOD: peers.start_horovod})
     work: dict[str, Build] = {"tiny MLP": tiny_model} if options.quick else {SMALL: small_model, BIG: big_model}
     for name, build in work.items():
         with process_by_itself(build) as by_itself:
-            made, mine = contenders(build, by_itself, other)
-            result.rows.append(Row(name, harness.measure(world, made, harness.budget_of(options, untimed=2))))
-        check(world, mine)
+            made, mine = contenders(build, by_itself, others)
+            result.measure(name, made, untimed=2)
+        check(result.world, mine)
         del made, mine
-    result.bars = bars(result)
-    publish(result, options.output)
-    world.barrier()
-    peers.stop()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    options = harness.parser("A training step, against DDP over gloo and Horovod.", seconds=15).parse_args(arguments)
-    if harness.in_world():
-        on_every_rank(options)
-        return 0
-    return harness.start_world("benchmarks.training_step", arguments, options)
+    add_bars(result)
+    result.publish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.main(on_every_rank, seconds=15)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     sys.path.insert(0, str(ROOT / "benchmarks" / ".."))
-    from benchmarks.first_hour.steps import Step, gpu_steps
+    from benchmarks.fifteen_minutes import Step, gpu_steps
 
     def program_of(step: Step) -> list[str]:
         """Returns the module and its arguments. Empty for a test, and for the step that kills a rank."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ needs("tabulate")
 needs("tensorflow")
 
 
-def run(module: str, *arguments: object, ranks: int = 0) -> str:
+def run(module: str, *arguments: object, ranks: int = 0, **variables: str) -> str:
     """Runs a benchmark from the repository root, as a user does, and returns its output.
 
     The benchmark must measure the installed package.
@@ -29,6 +30,7 @@ def run(module: str, *arguments: object, ranks: int = 0) -> str:
     ran = subprocess.run(
         [*launcher, sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
         cwd=ROOT,
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -63,8 +65,9 @@ CONTENDERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("module", CONTENDERS)
 def test_contenders_are_measured(module: str, tmp_path: Path) -> None:
-    options = ["--no-mpi"] if module == "allreduce" else []
-    output = run(module, "--quick", "--output", tmp_path, *options)
+    options = {"allreduce": ["--no-mpi"], "tensorflow_eager": ["--eager"]}.get(module, [])
+    program = module.replace("_eager", "_step")
+    output = run(program, "--quick", "--output", tmp_path, *options)
     data = result_of(tmp_path, module)
     assert data["ranks"] == 2
     assert data["rows"]
@@ -83,7 +86,7 @@ def test_idle_measures_time_and_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_shared_data_measures_time_and_memory(tmp_path: Path) -> None:
-    run("shared_data", "--quick", "--output", tmp_path)
+    run("one_copy_per_host", "--data", "--quick", "--output", tmp_path)
     result = result_of(tmp_path, "shared_data")
     assert len(result["facts"]) == len(result["rows"][0]["contenders"]) == 4
     memory = {name: value for name, value in result["facts"].items() if "shared" in name}
@@ -103,7 +106,7 @@ def require_fused_optimizers() -> None:
 @pytest.mark.slow
 def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
-    run("optimizer_step", "--quick", "-np", 2, "--output", tmp_path)
+    run("one_copy_per_host", "--kernels", "--quick", "-np", 2, "--output", tmp_path)
     rows = result_of(tmp_path, "optimizer_step")["rows"]
     assert [row["work"] for row in rows] == ["adam", "adamw", "sgd"]
     assert all({"ours", "torch, fused"} < set(row["contenders"]) for row in rows)
@@ -112,7 +115,7 @@ def test_optimizer_steps_are_measured(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_sharded_optimizer_is_measured(tmp_path: Path) -> None:
     require_fused_optimizers()
-    run("sharded_optimizer", "--quick", "--output", tmp_path)
+    run("one_copy_per_host", "--quick", "--output", tmp_path)
     rows = result_of(tmp_path, "sharded_optimizer")["rows"]
     assert [len(row["contenders"]) for row in rows] == [5, 2]
 
@@ -151,15 +154,16 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_benchmark_of_a_step_on_gpus_runs() -> None:
     """The benchmark measures nothing useful without a GPU. The test checks that it runs and prints its rows."""
-    tiny = ["--device", "cpu", "--batch", 2, "--image", 64, "--steps", 1]
-    output = run("gpu_step", *tiny, ranks=2)
+    stand_in = str(ROOT / "tests/benchmarks/pretended_gpu.py")
+    variables = {"PERSEUS_BENCHMARK_STAND_IN": stand_in, "PERSEUS_BENCHMARK_SMALL": "1", "OMP_NUM_THREADS": "1"}
+    output = run("gpu", "--only", "resnet50", "--apart", ranks=2, **variables)
     assert "ours in torch's time" in output
     assert "backward hides" in output
 
 
 @pytest.mark.slow
 def test_torch_distributed_is_compared_with_gloo() -> None:
-    output = run("torch_distributed", "--quick", ranks=2)
+    output = run("group_calls", "--here", "--quick", ranks=2)
     for work in ("one float", "64 MB"):
         assert re.search(rf"{work} +perseus .* of gloo", output), output
 
@@ -174,11 +178,11 @@ def test_starts_are_measured() -> None:
 RECORDED = """
 import json, sys
 from pathlib import Path
-from benchmarks import record
+from benchmarks import report
 
 data = json.loads(sys.argv[1])
-record.plot(data, Path(sys.argv[2]))
-print(record.as_text(data))
+report.plot(data, Path(sys.argv[2]))
+print(report.as_text(data))
 """
 
 

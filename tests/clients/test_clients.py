@@ -95,7 +95,7 @@ def test_trainer_that_says_gloo(bin_of: Callable[[str], Path], run: Run) -> None
 
 def test_programs_that_name_gloo_have_the_same_weights(bin_of: Callable[[str], Path]) -> None:
     """DDP, the Trainer, accelerate, DeepSpeed, Lightning and Ray run over gloo and over this library."""
-    command: list[str | Path] = [bin_of("clients") / "python", "-m", "benchmarks.says_gloo", "--rounds", "1"]
+    command: list[str | Path] = [bin_of("clients") / "python", "-m", "benchmarks.clients", "--rounds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"(?m)^\| .* \| [\d.]+ ms \| [\d.]+ ms \|", done.stdout)) == 6, done.stdout
@@ -225,7 +225,7 @@ def test_run_glue_unmodified(bin_of: Callable[[str], Path]) -> None:
     """The benchmark compares the loss of two processes with that of one."""
     small = ["--size", "micro", "--samples", "64", "--rounds", "1", "--counts", "2"]
     python = str(bin_of("ccl") / "python")
-    command = [python, "-m", "benchmarks.run_glue", os.environ["RUN_GLUE"], *small]
+    command = [python, "-m", "benchmarks.text_classification", "--script", os.environ["RUN_GLUE"], *small]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("| 2 | ")

@@ -34,14 +34,14 @@ def test_the_time_of_a_call_is_that_of_all_its_launches() -> None:
 
 
 def test_ranks_that_share_a_gpu() -> None:
-    from benchmarks.first_hour.ranks import sharing
+    from benchmarks.gpu import sharing
 
     assert sharing(["a", "b", "c"]) == []
     assert sharing(["a", "b", "a", "b", "c"]) == [[0, 2], [1, 3]]
 
 
 def test_the_overlap_of_kernels() -> None:
-    from benchmarks.first_hour.overlap import kernels_of, overlap
+    from benchmarks.gpu import kernels_of, overlap
 
     def kernel(name: str, begin: float, duration: float) -> dict[str, object]:
         return {"cat": "kernel", "name": name, "ts": begin, "dur": duration}
@@ -67,7 +67,7 @@ def test_packing_begins_with_a_tensor_of_odd_size() -> None:
 
 
 def test_each_step_of_the_first_hour_can_fail() -> None:
-    from benchmarks.first_hour.steps import gpu_steps
+    from benchmarks.fifteen_minutes import gpu_steps
 
     listed = gpu_steps(small=False)
     assert [step.name for step in listed][:3] == ["control", "size_1", "size_2"]
