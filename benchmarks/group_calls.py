@@ -28,6 +28,7 @@ import perseus_like.torch as hvd
 
 from . import harness
 from .harness import Call
+from .report import print_microseconds
 from .tensor_parallel import CALLS, Job, calls_over, medians_of, our_allreduce
 
 KIB = (8, 64)
@@ -118,7 +119,7 @@ def start(options: Any, arguments: Sequence[str]) -> int:
                     way = f"{name}; group {kind}" if name.startswith("perseus") else name
                     times.setdefault(way, []).append(row)
     least = {name: [min(column) for column in zip(*rows, strict=True)] for name, rows in sorted(times.items())}
-    harness.print_microseconds("least of the jobs, microseconds", least, [f"{size} KiB" for size in KIB])
+    print_microseconds("least of the jobs, microseconds", least, [f"{size} KiB" for size in KIB])
     return 0
 
 

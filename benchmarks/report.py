@@ -43,6 +43,13 @@ def table(headers: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return str(tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True))
 
 
+def print_microseconds(head: str, rows: Mapping[str, Sequence[float]], columns: Sequence[str]) -> None:
+    """Prints seconds as microseconds, a row for each way."""
+    print(f"{head:64}" + "".join(f"{column:>9}" for column in columns))
+    for name, row in rows.items():
+        print(f"{name:64}" + "".join(f"{value * 1e6:9.1f}" for value in row), flush=True)
+
+
 def bar(
     work: str, quantity: str, sense: str, limit: float, value: float | None, unit: str = "×", recorded: str = ""
 ) -> Data:

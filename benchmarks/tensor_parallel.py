@@ -33,7 +33,8 @@ import torch.distributed._functional_collectives as functional
 
 import perseus_like.torch as hvd
 
-from .harness import Call, medians, print_microseconds
+from .harness import Call, medians
+from .report import print_microseconds
 
 PROMPT = torch.arange(8)[None]
 KIB = (8, 16, 32, 64)  # a token has 8 KiB in a model with 2048 hidden channels
