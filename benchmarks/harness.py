@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # to load this library changes how memory is allocated, also 
     from perseus_like.launch.binding import Cpu
 
 FOLDER_VARIABLE = "PERSEUS_BENCHMARK_FOLDER"
-LAUNCH_GRACE_SECONDS = 20
 SLOW_SECONDS = 0.05  # of an operation whose first times are as good as any for an estimate
 MIB = 1 << 20
 RANK_VARIABLES = ("PERSEUS_RANK", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -101,35 +100,23 @@ def start_job(arguments: Sequence[str], options: Any, *, with_mpi: bool = False)
     launcher += ["-x", f"PYTHONPATH={search_path()}"]
     if with_mpi:
         launcher += ["--mpi", "--mpirun", str(mpirun())]
-    command = [*launcher, sys.executable, "-m", this_module(), *arguments]
+    # perseusrun ends its ranks, and whatever they have started, when it gets SIGTERM.
+    limit = ["timeout", "--foreground", "--kill-after=20", f"{options.timeout:g}"]
+    command = [*limit, *launcher, sys.executable, "-m", this_module(), *arguments]
     with tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
-        # Each rank has one thread, because ranks that share cores would wait for the threads of one another.
-        environment = {**os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1"}
-        # The host's name may have no address without a network.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # Each rank has one thread, because ranks that share cores would wait for the threads of one another. The host's
+        # name may have no address without a network.
+        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1"}
         # In the source tree, `-m perseus_like.launch` would find another package than the installed one.
-        with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL) as job:
-            return _wait(job, options.timeout)
+        code = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    if code == 124:
+        print(f"the benchmark took longer than {options.timeout:g} s and was ended", file=sys.stderr)
+    return code
 
 
 def search_path() -> str:
     """Returns the ranks' PYTHONPATH. It is set for them only: the launcher would import its package from the tree."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-
-
-def _wait(job: subprocess.Popen[bytes], limit: float) -> int:
-    try:
-        return job.wait(limit)
-    except BaseException as error:
-        job.terminate()  # perseusrun ends its ranks, and whatever they have started
-        try:
-            job.wait(LAUNCH_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            job.kill()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        print(f"the benchmark took longer than {limit:g} s and was ended", file=sys.stderr)
-        return 1
 
 
 def mpirun() -> Path | None:

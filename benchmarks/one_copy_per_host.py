@@ -192,13 +192,10 @@ def over_ranks(options: Any, arguments: Sequence[str]) -> int:
         return 0
     with report.pictures([options.picture], ("memory of the host, MiB", "time of step(), ms"), 4.5, 3.5) as panels:
         for place, axes in enumerate(panels):
-            for name in COMPARED:
-                axes.plot(list(found), [each[name][place] for each in found.values()], marker="o", label=name)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(list(found), list(map(str, found)))
+            lines = {name: {count: each[name][place] for count, each in found.items()} for name in COMPARED}
+            report.plot_lines(axes, lines, COMPARED, {count: str(count) for count in found})
             axes.set_xlabel("ranks")
             axes.set_ylim(bottom=0)
-        panels[0].legend()
     return 0
 
 

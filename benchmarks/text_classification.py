@@ -43,7 +43,7 @@ from . import ROOT, harness, peers
 from .harness import Result, World
 from .report import Data
 
-ONE, DATA_PARALLEL, DDP = "one process", "torch.nn.DataParallel", "DDP over gloo"
+ONE, DDP = "one process", "DDP over gloo"
 OVER_OURS, OUR_DDP, OURS = "DDP over perseus", "our DDP", "hvd.DistributedOptimizer"
 LENGTH, RATE, BATCH = 128, 2e-5, 16  # BATCH samples for each rank
 TRAIN, VALID = 3668, 408  # the samples of MRPC
@@ -97,12 +97,11 @@ class Pairs:
             kinds[row, length + 2 : len(pair)] = 1
         return Pairs(words, kinds, labels)
 
-    def batch(self, start: int, count: int, device: torch.device) -> dict[str, torch.Tensor]:
+    def batch(self, start: int, count: int) -> dict[str, torch.Tensor]:
         part = slice(start, start + count)
         words = self.words[part]
         mask, kinds, labels = (words != PAD).long(), self.kinds[part], self.labels[part]
-        batch = {"input_ids": words, "attention_mask": mask, "token_type_ids": kinds, "labels": labels}
-        return {name: tensor.to(device) for name, tensor in batch.items()}
+        return {"input_ids": words, "attention_mask": mask, "token_type_ids": kinds, "labels": labels}
 
 
 # --- one epoch -------------------------------------------------------------------------------------------------------
@@ -113,12 +112,11 @@ class Contender:
 
     def __init__(self, name: str, world: World, size: str, wrap: Callable[[Any], tuple[Any, Any]]) -> None:
         self.name, self.world = name, world
-        self.alone = name in (ONE, DATA_PARALLEL)
+        self.alone = name == ONE
         self._part, self._parts = (0, 1) if self.alone else (world.rank, world.size)
         self.bare = make_model(size)
         self.model, self.optimizer = wrap(self.bare)
         self._weights = {key: value.clone() for key, value in self.bare.state_dict().items()}
-        self.device = next(self.bare.parameters()).device
 
     def epoch(self, data: Pairs) -> tuple[float, Losses]:
         """Trains one epoch from the first weights. Returns the seconds and the mean loss of each global batch."""
@@ -130,7 +128,7 @@ class Contender:
         begun = time.perf_counter()
         for start in range(0, len(data.labels) - whole + 1, whole):
             self.optimizer.zero_grad()
-            loss = self.model(**data.batch(start + self._part * own, own, self.device)).loss.mean()
+            loss = self.model(**data.batch(start + self._part * own, own)).loss.mean()
             torch.autograd.backward(loss)
             self.optimizer.step()
             losses.append(loss.detach())
@@ -142,7 +140,7 @@ class Contender:
         self.bare.eval()
         right = 0
         for start in range(0, len(data.labels), BATCH):
-            batch = data.batch(start, BATCH, self.device)
+            batch = data.batch(start, BATCH)
             right += int((self.bare(**batch).logits.argmax(-1) == batch["labels"]).sum())
         return right / len(data.labels)
 
@@ -162,8 +160,6 @@ def contenders(world: World, size: str) -> Iterator[Contender]:
         return model, hvd.DistributedOptimizer(adamw(model), named_parameters=model.named_parameters())
 
     yield Contender(ONE, world, size, lambda model: (model, adamw(model)))
-    if torch.cuda.device_count() > 1:
-        yield Contender(DATA_PARALLEL, world, size, lambda model: (nn.DataParallel(model.cuda()), adamw(model)))
     yield Contender(DDP, world, size, ddp(None))
     yield Contender(OVER_OURS, world, size, ddp(dist.new_group(backend="perseus")))
     yield Contender(OUR_DDP, world, size, lambda model: (parallel.DistributedDataParallel(model), adamw(model)))

@@ -10,6 +10,7 @@ communication.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
@@ -37,17 +38,9 @@ def perceptron(layers: int, width: int, rows: int, bias: bool) -> tuple[nn.Modul
     return nn.Sequential(*parts), torch.randn(rows, width)
 
 
-def small_model() -> tuple[nn.Module, torch.Tensor]:
-    return perceptron(7, 192, rows=64, bias=True)
-
-
-def big_model() -> tuple[nn.Module, torch.Tensor]:
-    """Returns a model with little to compute for each parameter, and its data."""
-    return perceptron(12, 1536, rows=4, bias=False)
-
-
-def tiny_model() -> tuple[nn.Module, torch.Tensor]:
-    return perceptron(2, 8, rows=2, bias=True)
+small_model = functools.partial(perceptron, 7, 192, rows=64, bias=True)
+big_model = functools.partial(perceptron, 12, 1536, rows=4, bias=False)  # little to compute for each parameter
+tiny_model = functools.partial(perceptron, 2, 8, rows=2, bias=True)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> Call:
