@@ -28,7 +28,7 @@ ARENA, PRIVATE = OURS = "ours, arena", "ours, private"
 EXCHANGE, EXCHANGED_FLOATS = "exchange alone", 1 << 16
 KIB = 1 << 10
 SIZES = (4, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
-PINNED_SIZES = (4, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+PINNED_SIZES = (*SIZES, 256 * MIB)
 FEW_SIZES = (4, 64 * KIB, 4 * MIB, 64 * MIB)  # for placements that are compared with the usual one
 
 

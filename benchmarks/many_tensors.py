@@ -84,7 +84,7 @@ def contenders(shapes: Sequence[tuple[int, ...]], tag: str, others: dict[str, An
 
     made: dict[str, Call] = {
         OURS: one_by_one(hvd, private, f"{tag}.private"),
-        GROUPED: lambda: hvd.grouped_allreduce_(private, op=hvd.Sum, name=f"{tag}.grouped"),
+        GROUPED: lambda: hvd.synchronize(hvd.grouped_allreduce_async_(private, op=hvd.Sum, name=f"{tag}.grouped")),
         ARENA: one_by_one(hvd, arena, f"{tag}.arena"),
         GLOO: lambda: gloo(private),
         GLOO_BUCKETS: gloo_in_buckets(private),
