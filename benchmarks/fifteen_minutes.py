@@ -39,7 +39,7 @@ KEPT_OUTPUT = 4000  # characters of a step's output in results.json
 # The lines of output that belong into a table of results.
 SAID = (
     r"^.*(?:of a copy's bandwidth|hooks add|is queued in|until there|OVERLAP|at most \d+ MiB|M parameters"
-    r"|overlap with backward|host's time|ERROR after|\d passed|tests collected|SUMMARY:).*$"
+    r"|overlap with backward|host's time|in torch's time|ERROR after|\d passed|tests collected|SUMMARY:).*$"
 )
 # compute-sanitizer prints one of these if it cannot run, for example if the machine's system calls are intercepted.
 REFUSED = r"Device not supported|Unable to find a supported GPU|not supported on this (system|device)"
@@ -119,6 +119,7 @@ def gpu_steps(small: bool) -> list[Step]:
         r"1 float is queued in ([\d.]+)",
     )
     host, overlap, error = r"transformer: ours takes ([\d.]+) of", r"OVERLAP ([\d.]+) of", r"ERROR after ([\d.]+) s"
+    of_ddp = r"ours in torch's time: ([\d.]+)"
     listed = [
         part_of_gpu("control", 2, "torch's own NCCL works with two ranks"),
         tests("size_1", "test_on_all_ranks[1]", "all tests pass", 1, small),
@@ -134,6 +135,7 @@ def gpu_steps(small: bool) -> list[Step]:
         tests("register", "test_on_all_ranks[2]", "all tests pass with memory registered", 2, small, **registered),
         part_of_gpu("allocations", 2, "results are right", "ALLOCATIONS are right", variables=expandable),
         part_of_gpu("transformer", 2, "no more of the host than DDP", host, lambda part: part <= 1, seconds=100),
+        part_of_gpu("resnet50", 1, "not slower than torch's DDP", of_ddp, lambda part: part <= 1),
         sanitizer("racecheck", r"RACECHECK SUMMARY: 0 hazards", "kernels_but_large"),
         sanitizer("memcheck", r"ERROR SUMMARY: 0 errors", "kernels"),
         sanitizer("initcheck", r"ERROR SUMMARY: 0 errors", "kernels_but_large"),

@@ -95,7 +95,7 @@ def start(apart: bool) -> None:
     hvd.init()
     torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
     found = sharing(hvd.allgather_object(identity_of(torch.cuda.current_device())))
-    if apart:
+    if found and apart:
         seem_apart(hvd.rank())
     elif found and "NCCL_HOSTID" not in os.environ and os.environ.get("PERSEUS_NCCL_LIBRARY") != "none":
         listed = " and ".join(map(str, found[0]))
@@ -519,7 +519,7 @@ def resnet50() -> None:
     side = sized(224, 64)
     images = torch.randn(sized(64, 2), 3, side, side, device="cuda").to(memory_format=torch.channels_last)
     ways, rows = in_turns("ResNet-50", resnet50_model, images, STEPS)
-    say(f"ours in torch's time: {rows[OURS].whole / rows[TORCHS].whole:.3f} (bar: 1)")
+    say(f"ours in torch's time: {rows[OURS].whole / rows[TORCHS].whole:.3f}")
     gradients = [torch.zeros_like(parameter) for parameter in ways[ITSELF][0].parameters()]
     reduce = functools.partial(hvd.grouped_allreduce_, op=hvd.Average, name="all gradients")
     alone = statistics.median(timed_call(reduce, gradients)[1] for _ in range(STEPS)) * 1e6
@@ -549,7 +549,7 @@ PARTS: dict[str, tuple[Callable[[], None], str]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=tuple(PARTS), required=True, help="the part")
-    parser.add_argument("--apart", action="store_true", help="ranks share a GPU: NCCL takes each for a host of its own")
+    parser.add_argument("--apart", action="store_true", help="ranks that share a GPU seem to be on hosts of their own")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here")

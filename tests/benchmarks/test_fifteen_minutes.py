@@ -254,7 +254,7 @@ def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) 
             checked.append(each.name)
             assert not each.check(0, "".join(file.read_text() for file in files)), each.name
     expected = ["control", "kernels", "packing", "hooks", "collectives", "overlap", "graphs", "allocations"]
-    assert checked == [*expected, "transformer"]
+    assert checked == [*expected, "transformer", "resnet50"]
 
 
 @pytest.mark.slow
