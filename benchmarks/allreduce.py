@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -111,9 +111,13 @@ def add_bars(result: Result) -> None:
 
 def on_every_rank(options: Any) -> None:
     result = Result("allreduce", "Allreduce of one float32 tensor", World(), options, (*OURS, "ours"))
-    sizes = SIZES if not options.placement else FEW_SIZES if options.ours_only else PINNED_SIZES
-    sizes = tuple(mib * MIB for mib in options.sizes) if options.sizes else sizes
-    sizes = (4, 64 * KIB) if options.quick else sizes
+    sizes: Sequence[int] = SIZES
+    if options.placement:
+        sizes = FEW_SIZES if options.ours_only else PINNED_SIZES
+    if options.sizes:
+        sizes = [mib * MIB for mib in options.sizes]
+    if options.quick:
+        sizes = (4, 64 * KIB)
     memory = Memory(max(sizes) // 4)
     check(result.world, memory)
     reducers = {} if options.ours_only else peers.start(result)

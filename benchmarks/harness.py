@@ -1,4 +1,4 @@
-"""What all benchmarks share: a job of ranks, contenders that alternate within one run, and results.
+"""The harness of all benchmarks: a job of ranks, contenders that alternate within one run, and results.
 
 A benchmark states its contenders and rows in a function that every rank runs, and passes it to `main`. Ratios of one
 run do not depend on the machine. Results are a table on standard output, and a JSON file and a picture in `--output`.

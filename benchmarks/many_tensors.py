@@ -109,8 +109,10 @@ def check(world: World, shapes: Sequence[tuple[int, ...]]) -> None:
 
 def on_every_rank(options: Any) -> None:
     result = Result("many_tensors", "Many tensors asynchronously", World(), options, ALL_OURS)
-    starts = {GLOO: peers.start_gloo, HOROVOD: peers.start_horovod}
-    others = peers.start(result, {**starts, MPI: peers.PEERS[MPI]} if options.placement else starts)
+    starts: dict[str, Any] = {GLOO: peers.start_gloo, HOROVOD: peers.start_horovod}
+    if options.placement:
+        starts[MPI] = peers.PEERS[MPI]
+    others = peers.start(result, starts)
     work: dict[str, list[tuple[int, ...]]] = {RESNET: resnet_shapes(), TINY: [(256,)] * 300}
     if options.quick:
         work = {"154 of a narrow network": resnet_shapes(2), "20 of 1 KiB": [(256,)] * 20}

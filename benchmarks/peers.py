@@ -7,7 +7,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def _oneccl(world: World) -> Reducer:
 PEERS = {"gloo": start_gloo, "MPI": _mpi4py, "oneCCL": _oneccl, "Horovod": _horovod}
 
 
-def start(result: Result, starts: dict[str, Callable[[World], Any]] = PEERS) -> dict[str, Any]:
+def start(result: Result, starts: Mapping[str, Callable[[World], Any]] = PEERS) -> dict[str, Any]:
     """Starts these peers. Returns those that are available, the same on all ranks. The result gets the others."""
     found: dict[str, Any] = {}
     for name, begin in starts.items():
