@@ -236,33 +236,16 @@ def compare(name: str, rounds: int) -> str:
 KINDS = ("perseus", "gloo")
 LIMIT_SECONDS = 60.0
 REPLICA_LIMIT = timedelta(seconds=30)
-LIGHTHOUSE = """
-import sys
-from torchft.coordination import LighthouseServer
-
-server = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=1000, heartbeat_timeout_ms=int(sys.argv[1]))
-print(server.address(), flush=True)
-sys.stdin.read()
-server.shutdown()
-"""
 Process = subprocess.Popen[str]
-
-
-def make_group(kind: str) -> Any:
-    if kind == "gloo":
-        from torchft import ProcessGroupGloo  # type: ignore[import-not-found]
-
-        return ProcessGroupGloo(timeout=REPLICA_LIMIT)
-    from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
-
-    return ReconfigurableGroup(timeout=REPLICA_LIMIT)
 
 
 def train_replica(kind: str, lighthouse: str, number: str) -> None:
     """Trains until the process is killed. A line has the step, the number of replicas and the monotonic clock."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    from torchft import DistributedDataParallel, Manager, Optimizer
+    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # type: ignore[import-not-found]
     from torchft.checkpointing.http_transport import HTTPTransport  # type: ignore[import-not-found]
+
+    from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torch.manual_seed(int(number))
@@ -274,7 +257,7 @@ def train_replica(kind: str, lighthouse: str, number: str) -> None:
         sgd.load_state_dict(state["optimizer"])
 
     manager = Manager(
-        pg=make_group(kind),
+        pg=(ProcessGroupGloo if kind == "gloo" else ReconfigurableGroup)(timeout=REPLICA_LIMIT),
         min_replica_size=1,
         load_state_dict=load_state_dict,
         state_dict=lambda: {"model": network.state_dict(), "optimizer": sgd.state_dict()},
@@ -300,11 +283,12 @@ def train_replica(kind: str, lighthouse: str, number: str) -> None:
 
 
 @contextmanager
-def python(log: IO[str], *arguments: str) -> Iterator[Process]:
-    """Runs a Python program, and kills it at the end, or after LIMIT_SECONDS."""
+def started_replica(kind: str, lighthouse: str, number: str, log: IO[str]) -> Iterator[Process]:
+    """Runs a replica, and kills it at the end, or after LIMIT_SECONDS."""
+    command = [sys.executable, "-m", "benchmarks.clients", "--replica", kind, lighthouse, number]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
-    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, **pipes)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": log, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     timer = threading.Timer(LIMIT_SECONDS, process.kill)
     timer.start()
     try:
@@ -315,32 +299,34 @@ def python(log: IO[str], *arguments: str) -> Iterator[Process]:
         process.wait()
 
 
-def first_line(process: Process) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def time_of_step(process: Process, replicas: int, count: int = 1) -> float:
     """Returns the clock at the `count`-th next step in which `replicas` take part."""
-    while line := first_line(process).split():
-        count -= int(line[1]) == replicas
+    assert process.stdout is not None
+    for line in process.stdout:
+        _, number, clock = line.split()
+        count -= int(number) == replicas
         if count == 0:
-            return float(line[2])
-    raise RuntimeError(
-        f"a replica ended before a step with {replicas} replicas, or was killed after {LIMIT_SECONDS:.0f} s; "
-        "see the log"
-    )
+            return float(clock)
+    raise RuntimeError(f"the replica ended, or was killed after {LIMIT_SECONDS:.0f} s, before a step with {replicas}")
 
 
 def seconds_without_step(kind: str, heartbeat_ms: int, log: IO[str]) -> float:
     """Returns the seconds from the kill of one replica to the next step of the other one."""
-    with python(log, "-c", LIGHTHOUSE, str(heartbeat_ms)) as lighthouse:
-        replica = ("-m", "benchmarks.clients", "--replica", kind, first_line(lighthouse))
-        with python(log, *replica, "0") as survivor, python(log, *replica, "1") as lost:
+    from torchft.coordination import LighthouseServer  # type: ignore[import-not-found]
+
+    limits = {"join_timeout_ms": 1000, "heartbeat_timeout_ms": heartbeat_ms}
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, **limits)
+    try:
+        with (
+            started_replica(kind, lighthouse.address(), "0", log) as survivor,
+            started_replica(kind, lighthouse.address(), "1", log) as lost,
+        ):
             time_of_step(survivor, 2, count=20)
             killed = time.monotonic()
             lost.send_signal(signal.SIGKILL)
             return time_of_step(survivor, 1) - killed
+    finally:
+        lighthouse.shutdown()
 
 
 def lose_replicas(rounds: int, heartbeat_ms: int, file: Path) -> None:
