@@ -312,6 +312,7 @@ def time_of_step(process: Process, replicas: int, count: int = 1) -> float:
 
 def seconds_without_step(kind: str, heartbeat_ms: int, log: IO[str]) -> float:
     """Returns the seconds from the kill of one replica to the next step of the other one."""
+    os.environ.setdefault("RUST_LOG", "warn")  # the lighthouse would print a line for each quorum
     from torchft.coordination import LighthouseServer  # type: ignore[import-not-found]
 
     limits = {"join_timeout_ms": 1000, "heartbeat_timeout_ms": heartbeat_ms}

@@ -102,13 +102,16 @@ def start_job(arguments: Sequence[str], options: Any, *, with_mpi: bool = False)
         launcher += ["--mpi", "--mpirun", str(mpirun())]
     # perseusrun ends its ranks, and whatever they have started, when it gets SIGTERM.
     limit = ["timeout", "--foreground", "--kill-after=20", f"{options.timeout:g}"]
-    command = [*limit, *launcher, sys.executable, "-m", this_module(), *arguments]
+    # The ranks have another working folder, so they get the absolute path.
+    program = [sys.executable, "-m", this_module(), *arguments, "--output", str(options.output.resolve())]
     with tempfile.TemporaryDirectory(prefix="perseus-benchmark-") as folder:
         # Each rank has one thread, because ranks that share cores would wait for the threads of one another. The host's
         # name may have no address without a network.
         environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, FOLDER_VARIABLE: folder, "OMP_NUM_THREADS": "1"}
         # In the source tree, `-m perseus_like.launch` would find another package than the installed one.
-        code = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        code = subprocess.run(
+            [*limit, *launcher, *program], cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False
+        ).returncode
     if code == 124:
         print(f"the benchmark took longer than {options.timeout:g} s and was ended", file=sys.stderr)
     return code

@@ -283,12 +283,9 @@ def our_kernel(kind: str, count: int) -> harness.Call:
     from perseus_like.tables import DType
 
     parameters, gradient, first, second = torch.randn(count), torch.randn(count), torch.zeros(count), torch.zeros(count)
-    options: dict[str, Any] = {
-        **HYPERPARAMETERS,
-        "kind": kind,
-        "step": 2,
-        **({"momentum": 0.9} if kind == "sgd" else {}),
-    }
+    options: dict[str, Any] = {**HYPERPARAMETERS, "kind": kind, "step": 2}
+    if kind == "sgd":
+        options["momentum"] = 0.9
     gradients, states = [gradient.data_ptr()], (first.data_ptr(), second.data_ptr(), count)
     kept = parameters, gradient, first, second
 
