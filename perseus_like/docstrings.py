@@ -129,7 +129,8 @@ def completed(docstring: str, function: str, parameters: Sequence[str], failed: 
     sections["Args"] = "\n".join(
         given.get(name) or _entry(name, known[name], is_grouped, function.endswith("_")) for name in parameters
     )
-    sections.setdefault("Raises", _errors(verb, failed or _failed(is_async)))
+    failed = failed or (f"NotInitializedError: {LATER}" if is_async else f"HorovodInternalError: {FAILED}")
+    sections.setdefault("Raises", "\n".join([_wrapped(f"ValueError: {INVALID[verb]}"), _wrapped(failed)]))
     return _joined(head, sections)
 
 
@@ -163,14 +164,6 @@ def _entry(name: str, text: str, is_grouped: bool, in_place: bool) -> str:
         text += " The result overwrites " + ("them." if is_grouped else "it.")
     text = text.replace("{tensor} are", "tensors are") if is_grouped else text.replace("{tensor} are", "tensor is")
     return _wrapped(f"{name}: {text.replace('{tensor}', 'tensor')}")
-
-
-def _failed(is_async: bool) -> str:
-    return f"NotInitializedError: {LATER}" if is_async else f"HorovodInternalError: {FAILED}"
-
-
-def _errors(verb: str, failed: str) -> str:
-    return "\n".join([_wrapped(f"ValueError: {INVALID[verb]}"), _wrapped(failed)])
 
 
 def _wrapped(text: str) -> str:

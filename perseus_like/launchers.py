@@ -189,7 +189,9 @@ def own() -> OwnLauncher | None:
 
 def launched() -> OwnLauncher | None:
     """Returns the same, but None if this process has inherited the variables of another process's launcher."""
-    return None if _is_descendant() or _has_lost_pmi() or _has_store() else own()
+    rank = _rank_above()
+    is_descendant = rank is not None and not _has_own_store(rank)
+    return None if is_descendant or _has_lost_pmi() or _has_store() else own()
 
 
 def foreign() -> Launcher | None:
@@ -336,12 +338,6 @@ def mark_rank(rank: int, size: int) -> None:
 def unmark_rank() -> None:
     os.environ.pop(_VARIABLE, None)
     os.environ.update(_inherited)
-
-
-def _is_descendant() -> bool:
-    """Returns whether a rank has started this process, without a launcher or a store of its own."""
-    rank = _rank_above()
-    return rank is not None and not _has_own_store(rank)
 
 
 def _rank_above() -> _Rank | None:

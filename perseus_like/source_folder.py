@@ -20,17 +20,14 @@ def complete_package(found: Iterable[str]) -> list[str]:
     own = [Path(folder) for folder in found]
     if any(_has_core(folder) for folder in own):
         return [str(folder) for folder in own]
-    installed = next((folder for folder in _candidates() if folder not in own and _has_core(folder)), None)
+    candidates = [Path(entry).absolute() / "perseus_like" for entry in sys.path]
+    installed = next((folder for folder in candidates if folder not in own and _has_core(folder)), None)
     if installed is None:
         raise ImportError(
             f"{own[0]} is the source folder of perseus_like: it has no compiled core, and no other perseus_like is "
             f"installed for {sys.executable}; run `pip install .` in {own[0].parent}"
         )
     return [str(installed)]
-
-
-def _candidates() -> list[Path]:
-    return [Path(entry).absolute() / "perseus_like" for entry in sys.path]
 
 
 def _has_core(folder: Path) -> bool:

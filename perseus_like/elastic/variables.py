@@ -45,7 +45,9 @@ def from_root(
     `what` names the variables in request names and error texts, for example "weights".
     DisagreementError, the same on all ranks, if the ranks have different numbers, dtypes or shapes of variables.
     """
-    _compare([f"{value.dtype}{list(value.shape)}" for value in values], what, process_set)
+    found = difference_between_ranks([f"{value.dtype}{list(value.shape)}" for value in values], what, process_set)
+    if found is not None:
+        raise DisagreementError(f"ranks have different {what}: at position {found}; build the same model on all ranks")
     arrays = [np.ascontiguousarray(value) for value in values]
     started = [
         _bytes.broadcast(array.reshape(-1).view(np.uint8), root_rank, f"{what}.{number}", process_set, in_place=True)
@@ -70,12 +72,6 @@ def broadcast(
     values = from_root(take(variables), root_rank, what, process_set)
     if session.core.rank() != root_rank:
         put(variables, values)
-
-
-def _compare(descriptions: list[str], what: str, process_set: ProcessSet) -> None:
-    found = difference_between_ranks(descriptions, what, process_set)
-    if found is not None:
-        raise DisagreementError(f"ranks have different {what}: at position {found}; build the same model on all ranks")
 
 
 def of_optimizer(optimizer: Any, trained: Sequence[Any]) -> list[Any]:

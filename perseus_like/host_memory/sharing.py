@@ -118,17 +118,13 @@ def _write_object(fd: int, obj: Any, form: Form) -> tuple[int, int]:
     end = 0
     for buffer in buffers:
         places.append((end, buffer.nbytes))
-        end = _aligned(end + buffer.nbytes)
+        end += -(-buffer.nbytes // _ALIGNMENT) * _ALIGNMENT
     index = pickle.dumps((places, pickled.getvalue()))
     os.ftruncate(fd, end + len(index))
     for (offset, _), buffer in zip(places, buffers, strict=True):
         _write(fd, buffer, offset)
     _write(fd, memoryview(index), end)
     return end + len(index), end
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 def _write(fd: int, data: memoryview, offset: int) -> None:

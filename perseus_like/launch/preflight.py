@@ -120,7 +120,7 @@ def remote_shell(given: str | None, ssh_args: Sequence[str], seconds: float) -> 
 
 def _troubles(hosts: Sequence[str], shell: Sequence[str], wanted: Wanted, seconds: float) -> list[tuple[str, str]]:
     script = _PROBE.format(
-        path=_search_path(),
+        path=[entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry],
         needed=wanted.paths,
         way_back=wanted.way_back,
         seconds=min(_MOST_SECONDS_BACK, seconds / 2),
@@ -169,11 +169,6 @@ def _end(probe: subprocess.Popen[str]) -> None:
     """Kills a probe and the processes that it has started, which hold its output open."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(probe.pid, signal.SIGKILL)
-
-
-def _search_path() -> list[str]:
-    """Returns the folders of PYTHONPATH, in which the ranks find modules, too."""
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _judge(out: str, err: str, code: int, wanted: Wanted) -> str | None:

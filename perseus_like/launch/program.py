@@ -41,15 +41,12 @@ def split_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple
             own += number.groups()
             index += 1
             continue
-        count = _value_count(options[word]) if word in options else 0
+        given = options[word].nargs if word in options else 0
+        count = given if isinstance(given, int) else 1
         values = list(argv[index + 1 : index + 1 + count])
         own += [f"{word}={values[0]}"] if count == 1 and values and word.startswith("--") else [word, *values]
         index += 1 + count
     return own, []
-
-
-def _value_count(action: argparse.Action) -> int:
-    return action.nargs if isinstance(action.nargs, int) else 1
 
 
 def split_variables(command: list[str]) -> tuple[list[str], list[str]]:

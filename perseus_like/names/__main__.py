@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
 
 from . import FOLDERS, folder_of
 
@@ -20,16 +19,11 @@ def main(argv: list[str]) -> int:
         return 2
     folder = folder_of(argv[0])
     if argv[2:]:
-        _run(folder, argv[2:])
+        # A new interpreter, so that arguments, main module and children are the program's own.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+        os.execv(sys.executable, [sys.executable, *argv[2:]])
     print(folder)
     return 0
-
-
-def _run(folder: str, program: list[str]) -> NoReturn:
-    """Replaces this process by a new interpreter, so that arguments, main module and children are the program's own."""
-    paths = filter(None, [folder, os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.execv(sys.executable, [sys.executable, *program])
 
 
 if __name__ == "__main__":

@@ -222,7 +222,8 @@ class AuthenticatedListener:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
                     continue  # this connection ended in the queue
                 if not self._waiting:
-                    self._pause()
+                    self._resumes = time.monotonic() + _PAUSE_SECONDS
+                    self._poll_listeners(False)
                     return
                 self._drop_oldest()
                 continue
@@ -266,10 +267,6 @@ class AuthenticatedListener:
     def _forget(self, waiting: _Waiting) -> None:
         del self._waiting[waiting.connection.fileno()]
         self._epoll.unregister(waiting.connection.fileno())
-
-    def _pause(self) -> None:
-        self._resumes = time.monotonic() + _PAUSE_SECONDS
-        self._poll_listeners(False)
 
     def _poll_listeners(self, is_on: bool) -> None:
         for descriptor in self._listeners:

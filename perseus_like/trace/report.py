@@ -113,10 +113,6 @@ def _tensors(summary: Summary) -> str:
         notes.append("+1: one more tensor, which waited at the same times")
     if any(row.tensors == [START_UP] for row in shown):
         notes.append(f"{START_UP}: all before the first step, such as broadcasts")
-    names = [row.tensors[0] for row in shown]
-    notes += [f"…{end}: {what}" for end, what in _OWN.items() if any(_is_own(name, end) for name in names)]
+    own = [row.tensors[0] for row in shown if row.tensors[0].startswith("allreduce.gradients")]
+    notes += [f"…{end}: {what}" for end, what in _OWN.items() if any(name.endswith(end) for name in own)]
     return text + "\n".join(notes) + "\n"
-
-
-def _is_own(name: str, end: str) -> bool:
-    return name.startswith("allreduce.gradients") and name.endswith(end)

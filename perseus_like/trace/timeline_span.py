@@ -26,9 +26,12 @@ _began = 0.0  # time.monotonic() when the session began
 def _at_start() -> None:
     global _file, _before, _began
     # A later session of this process is not the first after the process's start.
-    named = _named_file() if session.generation == 1 else ""
-    _file = _of_rank(Path(named).absolute(), session.core.rank()) if named else None
-    if _file is not None:
+    named = os.environ.get("PERSEUS_TIMELINE", os.environ.get("HOROVOD_TIMELINE", ""))
+    if named in ("", "DYNAMIC") or session.generation != 1:
+        _file = None
+    else:
+        path, rank = Path(named).absolute(), session.core.rank()
+        _file = path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
         _before, _began = _age_of_process(), time.monotonic()
 
 
@@ -45,15 +48,6 @@ def forget() -> None:
     """Leaves the timeline as it is. A timeline that the program starts itself does not begin at init()."""
     global _file
     _file = None
-
-
-def _named_file() -> str:
-    named = os.environ.get("PERSEUS_TIMELINE", os.environ.get("HOROVOD_TIMELINE", ""))
-    return "" if named == "DYNAMIC" else named
-
-
-def _of_rank(path: Path, rank: int) -> Path:
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
 
 def _age_of_process() -> float:

@@ -167,7 +167,7 @@ def _ssh(options: Options, size: int, hosts: list[Host], reason: str) -> int:
             "--cpu-list and --report-bindings: on several hosts, only an mpirun binds ranks; give --mpi and its "
             "options in --binding-args"
         )
-    from ..ssh.run_ssh import describe_ssh, run_over_ssh
+    from ..ssh import describe_ssh, run_over_ssh
 
     if options.dry_run:
         print("\n".join(describe_ssh(options, hosts)))

@@ -302,7 +302,8 @@ class ElasticJob:
             self._screen.announce(f"{who} {how}, after its slot was removed")
             return
         seconds = self._hosts.blacklist(worker.host)
-        self._screen.announce(f"{who} {how}; {worker.host} gets no new worker {_duration(seconds)}")
+        duration = "any more" if seconds is None else f"for {seconds:g} s"
+        self._screen.announce(f"{who} {how}; {worker.host} gets no new worker {duration}")
         if seconds is not None:
             self._supervisor.later(seconds, self.plan)
 
@@ -337,7 +338,3 @@ def _listed(members: Sequence[Worker]) -> str:
     for member in members:
         counts[member.host] = counts.get(member.host, 0) + 1
     return ", ".join(f"{host}:{count}" for host, count in counts.items())
-
-
-def _duration(seconds: float | None) -> str:
-    return "any more" if seconds is None else f"for {seconds:g} s"

@@ -29,8 +29,8 @@ from ..processes.child import Child
 from ..processes.first_failure import Failure, Witness
 from ..processes.supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..remote import check_seconds, make_heartbeat, reachable_addresses, ssh_args
+from ..ssh import SIGNALS, environment_over_ssh, line_on, make_plan
 from ..ssh.host_input import HostInput
-from ..ssh.run_ssh import SIGNALS, environment_over_ssh, line_on, make_plan
 from ..start_errors import LaunchError
 from .started_worker import Worker, WorkerEnd
 

@@ -291,7 +291,8 @@ class Heartbeat:
             waiting = select.poll()
             for each, events in [*((each, select.POLLIN) for each in descriptors), *self._entries()]:
                 waiting.register(each, events)
-            for ready, _ in waiting.poll(self._milliseconds_to_wait()):  # in the order of their registration
+            milliseconds = max(0.0, self._next_round - time.monotonic()) * 1000 if self._has_idle_endpoints() else None
+            for ready, _ in waiting.poll(milliseconds):  # in the order of their registration
                 if ready in descriptors:
                     return ready
                 for command in self._serve(ready):
@@ -326,9 +327,6 @@ class Heartbeat:
 
     def _has_idle_endpoints(self) -> bool:
         return not self._connection and self._rounds_left > 0 and len(self._attempts) < len(self._endpoints)
-
-    def _milliseconds_to_wait(self) -> float | None:
-        return max(0.0, self._next_round - time.monotonic()) * 1000 if self._has_idle_endpoints() else None
 
     def _entries(self) -> list[tuple[int, int]]:
         if self._connection:

@@ -131,10 +131,11 @@ def make_line(
     environment = with_own_folder(environment, mpirun.path)
     if heartbeat:
         environment[HEARTBEAT] = heartbeat
+    rank = [sys.executable, "-IS", str(Path(rank_main.__file__).absolute())]
     plan = Plan(
         size=size,
         hosts=hosts,
-        command=_wrapped(options.command, job_name),
+        command=[*rank, job_name, json.dumps(options.command)],
         environment=environment,
         forward=forwarded_names(environment, (name for name, _ in options.forward)),
         tag=job_name,
@@ -148,10 +149,6 @@ def make_line(
         is_root=os.geteuid() == 0,
     )
     return _DIALECTS[mpirun.family](mpirun.path, plan)
-
-
-def _wrapped(command: list[str], tag: str) -> list[str]:
-    return [sys.executable, "-IS", str(Path(rank_main.__file__).absolute()), tag, json.dumps(command)]
 
 
 def shell_text(line: Line, options: Options) -> str:

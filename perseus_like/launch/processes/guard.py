@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..start_errors import LaunchError, explain_start_failure
-from . import Process, has_in_environment, process_table, send, start_of, wait_for_an_end
+from . import has_in_environment, process_table, send, start_of, wait_for_an_end
 
 _SHUTDOWN = b"."
 _LONGEST_SECONDS = 5.0
@@ -103,7 +103,9 @@ def _kill_all(sessions: dict[int, int], entry: bytes, grace: float) -> None:
     start = time.monotonic()
     while time.monotonic() < start + grace + _LONGEST_SECONDS:
         table = process_table()
-        ours = sessions.keys() - _reused(sessions, table)
+        # The system reuses a session's id once no member is left. Another leader has another start.
+        reused = {each.pid for each in table if each.pid in sessions and each.start != sessions[each.pid]}
+        ours = sessions.keys() - reused
         members = [
             process.pid
             for process in table
@@ -116,8 +118,3 @@ def _kill_all(sessions: dict[int, int], entry: bytes, grace: float) -> None:
             send(members, signal.SIGKILL)
         # The next iteration finds processes that were forked meanwhile.
         wait_for_an_end(members, start + grace - now if now < start + grace else _LONGEST_SECONDS)
-
-
-def _reused(sessions: dict[int, int], table: list[Process]) -> set[int]:
-    """Returns the sessions whose id belongs to another leader now. The system reuses an id once no member is left."""
-    return {process.pid for process in table if process.pid in sessions and process.start != sessions[process.pid]}

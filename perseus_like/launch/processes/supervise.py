@@ -381,7 +381,8 @@ class Supervisor:
             if signum == signal.SIGCHLD:
                 self._reap()
             elif signum == signal.SIGTSTP:
-                self._pause()
+                # Blocks until SIGCONT. The time in between does not count for any time limit.
+                self._loop.postpone(self.pause.run(self._living()))
             elif signum in _STOPPING:
                 if signum != signal.SIGINT or self._interrupts.is_new(by_signal=True):
                     self._take_stop(signum)
@@ -417,10 +418,6 @@ class Supervisor:
         self._stop_reason = "signal"
         self.stopped_by = signum
         self._loop.later(self._stop_timeout, self._kill)
-
-    def _pause(self) -> None:
-        """Stops the job and this process until SIGCONT. The time in between does not count for any time limit."""
-        self._loop.postpone(self.pause.run(self._living()))
 
 
 def _name(child: Child) -> str:
