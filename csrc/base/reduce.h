@@ -1,6 +1,8 @@
 // Defines the operation, the scale factors and the dtypes of a reduction.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -12,7 +14,12 @@ namespace perseus {
 // The operation of a reduction. Average is a sum with Scale::divisor, so that transports need no average.
 enum class ReduceOp : std::uint8_t { PERSEUS_REDUCE_OPS(PERSEUS_ENUMERATOR) };
 
-std::string_view name_of(ReduceOp op);
+inline std::string_view name_of(ReduceOp op) {
+#define PERSEUS_ROW(NAME, name) #name,
+  constexpr auto kNames = std::to_array<std::string_view>({PERSEUS_REDUCE_OPS(PERSEUS_ROW)});
+#undef PERSEUS_ROW
+  return kNames[static_cast<std::size_t>(op)];
+}
 
 // The factors of a reduction, which kernels apply without a further pass over the data.
 // Result = ((op over ranks of pre * x) / divisor) * post. Integers truncate toward zero after each factor,

@@ -22,7 +22,14 @@ inline std::int64_t count_of(const Shape& shape) {
 }
 
 // Returns the shape as text, such as "[64,3]".
-std::string to_string(const Shape& shape);
+inline std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ',';
+    text += std::to_string(shape[i]);
+  }
+  return text + ']';
+}
 
 // A view of contiguous elements, the unit of data that transports process.
 struct Piece {

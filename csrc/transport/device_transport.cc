@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/xccl/libraries/nccl.h"
+#include "transport/xccl/libraries/library.h"
 #include "transport/xccl/transport.h"
 
 namespace perseus {

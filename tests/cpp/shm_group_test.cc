@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bootstrap/local/local.h"
-#include "transport/shm/thread_world.h"
+#include "transport/shm/fabric.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

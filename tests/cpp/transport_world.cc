@@ -1,5 +1,6 @@
 #include "transport_world.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@
 #include "hierarchy_world.h"
 #include "mpi_fake.h"
 #include "transport/self/fabric.h"
-#include "transport/shm/thread_world.h"
+#include "transport/shm/fabric.h"
 #include "xccl_fake.h"
 
 namespace perseus::testing {
@@ -39,8 +40,29 @@ Fabrics make_shared_memory(int size, Liveness& liveness, const FabricOptions& op
   Fabrics fabrics;
   if (size == 1) {
     fabrics.push_back(std::make_unique<self::SelfFabric>());
-  } else {
-    for (auto& fabric : shm::make_thread_fabrics(size, liveness, options)) fabrics.push_back(std::move(fabric));
+    return fabrics;
+  }
+  constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
+  constexpr std::size_t kChunkBytes = 128 * 1024;
+  shm::Segments segments;
+  std::vector<DatagramPair> sockets;
+  for (int r = 0; r < size; ++r) {
+    const auto bytes = options.arena_bytes != 0 ? options.arena_bytes : kArenaBytes;
+    segments.push_back(std::make_shared<shm::Segment>(shm::Segment::create(bytes)));
+    sockets.push_back(new_datagram_pair());
+  }
+  for (int r = 0; r < size; ++r) {
+    shm::HostPlan plan;
+    plan.ranks.resize(static_cast<std::size_t>(size));
+    std::iota(plan.ranks.begin(), plan.ranks.end(), 0);
+    plan.local_rank = r;
+    plan.chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : kChunkBytes;
+    plan.headroom = options.tunable ? 4 : 1;
+    plan.spin = options.spin;
+    plan.crowded = true;
+    shm::Inboxes inboxes{std::move(sockets[static_cast<std::size_t>(r)].receiver), {}};
+    for (const auto& pair : sockets) inboxes.senders.emplace_back(fcntl(pair.sender.get(), F_DUPFD_CLOEXEC, 0));
+    fabrics.push_back(std::make_unique<shm::ShmFabric>(segments, std::move(inboxes), std::move(plan), liveness));
   }
   return fabrics;
 }

@@ -11,8 +11,7 @@
 #include <random>
 
 #include "device/host/kernels.h"
-#include "transport/xccl/libraries/nccl.h"
-#include "transport/xccl/libraries/oneccl.h"
+#include "transport/xccl/libraries/library.h"
 #include "xccl_cases.h"
 
 namespace perseus::testing {

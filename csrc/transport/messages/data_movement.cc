@@ -1,11 +1,10 @@
-#include "transport/messages/data_movement.h"
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <vector>
 
 #include "base/memory/lent_memory.h"
+#include "transport/messages/verbs.h"
 
 namespace perseus::messages {
 namespace {

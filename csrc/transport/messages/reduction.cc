@@ -1,11 +1,10 @@
-#include "transport/messages/reduction.h"
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <vector>
 
 #include "device/host/kernels.h"
+#include "transport/messages/verbs.h"
 #include "transport/scattered.h"
 
 namespace perseus::messages {

@@ -2,7 +2,6 @@
 
 #include <new>
 
-#include "transport/messages/data_movement.h"
 #include "transport/scattered.h"
 
 namespace perseus::messages {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "transport/messages/communicator.h"
-#include "transport/messages/reduction.h"
+#include "transport/messages/verbs.h"
 #include "transport/transport.h"
 
 namespace perseus::messages {

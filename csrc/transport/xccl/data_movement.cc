@@ -1,10 +1,9 @@
-#include "transport/xccl/data_movement.h"
-
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "transport/scattered.h"
+#include "transport/xccl/verbs.h"
 
 namespace perseus::xccl {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "transport/xccl/host_device.h"
-#include "transport/xccl/libraries/oneccl.h"
+#include "transport/xccl/libraries/library.h"
 #include "transport/xccl/transport.h"
 
 namespace perseus::xccl {

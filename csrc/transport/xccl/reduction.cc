@@ -1,5 +1,3 @@
-#include "transport/xccl/reduction.h"
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include "base/error.h"
 #include "device/host/kernels.h"
 #include "transport/scattered.h"
+#include "transport/xccl/verbs.h"
 
 namespace perseus::xccl {
 namespace {

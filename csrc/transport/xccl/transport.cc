@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/memory/lent_memory.h"
-#include "transport/xccl/reduction.h"
 
 namespace perseus::xccl {
 

@@ -10,8 +10,8 @@
 #include "transport/fabric.h"
 #include "transport/transport.h"
 #include "transport/xccl/communicator.h"
-#include "transport/xccl/data_movement.h"
 #include "transport/xccl/staging.h"
+#include "transport/xccl/verbs.h"
 
 namespace perseus::xccl {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "transport/xccl/libraries/nccl.h"
+#include "transport/xccl/libraries/library.h"
 
 int main(int count, char** arguments) {
   using namespace perseus::xccl;  // NOLINT

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "bootstrap/topology.h"
+#include "transport/library_search.h"
 #include "transport/xccl/functions.h"
 
 namespace perseus::xccl {
@@ -42,6 +44,15 @@ struct Library {
   // Throws Error(transport) with the function's name and the library's own text if `code` is a failure.
   void check(int code, const char* function, Comm comm = nullptr) const;
 };
+
+// Opens NCCL, for the memory of NVIDIA's GPUs. Throws Error(unavailable) that says what to install. Opening the library
+// needs no GPU; a communicator does.
+std::shared_ptr<const Library> open_nccl(const LibraryPaths& paths);
+
+// Opens Intel's oneCCL 2022 or later, for host memory. Sets oneCCL's own environment variables unless the user has set
+// them: the plugin for host memory, the local ranks, and the network layer, which is Intel MPI if `has_intel_mpi`, else
+// libfabric. Throws Error(unavailable).
+std::shared_ptr<const Library> open_oneccl(const LibraryPaths& paths, const Topology& topology, bool has_intel_mpi);
 
 // Returns the version of a library from a handle of dlopen(). Throws Error(unavailable) if it is another library.
 int version_of(void* opened, const std::string& prefix, const std::string& path);

@@ -1,6 +1,5 @@
-#include "transport/xccl/libraries/nccl.h"
-
 #include "base/error.h"
+#include "transport/xccl/libraries/library.h"
 
 namespace perseus::xccl {
 namespace {

@@ -1,5 +1,3 @@
-#include "transport/xccl/libraries/oneccl.h"
-
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include "base/config.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "transport/xccl/libraries/library.h"
 
 namespace perseus::xccl {
 namespace {

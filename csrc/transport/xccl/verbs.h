@@ -1,4 +1,4 @@
-// Implements the verbs that only move bytes, over one communicator. All functions throw Error.
+// Implements the verbs over one communicator. All functions throw Error.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,12 @@ struct Context {
 
   Device& device() const { return through.device(); }
 };
+
+void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pieces out);
+void reduce_scatter(const Context& context, const Reduction& reduction, const void* in, void* out, Counts counts);
+
+// See XcclTransport::supports().
+Status supports(const Library& library, const Device& device, const Reduction& reduction);
 
 void broadcast(const Context& context, Pieces buffers, int root);
 void allgather(const Context& context, const void* in, void* out, Counts bytes);
