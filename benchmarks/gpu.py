@@ -504,12 +504,17 @@ class Bottleneck(torch.nn.Module):
 
 def resnet50_model() -> torch.nn.Module:
     """ResNet-50 of He et al., 2016, arXiv:1512.03385. It has 161 parameters with 25,557,032 elements."""
-    layers: list[torch.nn.Module] = [convolution(3, 64, 7, 2), torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(3, 2, 1)]
-    inputs = 64
+    width = sized(64, 8)
+    layers: list[torch.nn.Module] = [
+        convolution(3, width, 7, 2),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.MaxPool2d(3, 2, 1),
+    ]
+    inputs = width
     for stage, blocks in enumerate((3, 4, 6, 3)):
         for block in range(blocks):
-            layers.append(Bottleneck(inputs, 64 << stage, 2 if stage > 0 and block == 0 else 1))
-            inputs = 256 << stage
+            layers.append(Bottleneck(inputs, width << stage, 2 if stage > 0 and block == 0 else 1))
+            inputs = 4 * width << stage
     ends = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(inputs, 1000))
     return torch.nn.Sequential(*layers, *ends).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
