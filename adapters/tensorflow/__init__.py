@@ -8,7 +8,7 @@ from perseus_like.common.util import gpu_available
 from perseus_like.frameworks import tensorflow as _tensorflow  # noqa: F401  # before the others import it
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
-from . import elastic, mpi_ops, util
+from . import elastic, mpi_ops, ops, util
 from .compression import Compression
 from .functions import (
     allgather_object,
@@ -25,18 +25,7 @@ from .mpi_ops import _grouped_allreduce as _grouped_allreduce
 from .mpi_ops import _grouped_reducescatter as _grouped_reducescatter
 from .mpi_ops import _reducescatter as _reducescatter
 from .mpi_ops import check_num_rank_power_of_2, handle_average_backwards_compatibility
-from .ops import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
-    reducescatter,
-)
+from .ops import *
 from .optimizer import DistributedOptimizer
 from .optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimizer
 from .optimizer import _DistributedOptimizer as _DistributedOptimizer
@@ -59,12 +48,7 @@ __all__ = [
     "LocalGradientAggregationHelper",
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
@@ -73,17 +57,12 @@ __all__ = [
     "check_num_rank_power_of_2",
     "elastic",
     "gpu_available",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
-    "join",
     "local_rank_op",
     "local_size_op",
     "mpi_ops",
     "process_set_included_op",
     "rank_op",
-    "reducescatter",
     "refs_to_vars",
     "run",
     "shared",
@@ -92,6 +71,7 @@ __all__ = [
     "vars_to_refs",
 ]
 __all__ += adapter_exports.__all__
+__all__ += ops.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 
 

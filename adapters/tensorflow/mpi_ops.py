@@ -13,18 +13,7 @@ from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
 from .functions import broadcast_
-from .ops import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
-    reducescatter,
-)
+from .ops import *
 from .rank_tensors import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from .util import _executing_eagerly as _executing_eagerly
 

@@ -258,13 +258,10 @@ def alltoall(
     request = request_of("alltoall", name, member_id(process_set), whole_name=ignore_name_scope)
     source = with_rows("alltoall", tensor)
     if splits is None:
-        return run(request, [source], _no_splits())[0]
+        no_splits = _no_splits_eagerly() if tf.executing_eagerly() else tf.zeros([0], tf.int32)
+        return run(request, [source], no_splits)[0]
     received, received_splits = run(request, [source], splits_of(splits))
     return received, received_splits
-
-
-def _no_splits() -> Any:
-    return _no_splits_eagerly() if tf.executing_eagerly() else tf.zeros([0], tf.int32)
 
 
 @functools.cache
@@ -391,3 +388,17 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
         met = operations.perseus_barrier(process_set_id=member_id(process_set))
         last_in_order(met)
     return met
+
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+]

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus_like.docstrings import documented_as
 from perseus_like.session import session
 
 from .errors import translated
@@ -75,19 +76,11 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     return number("size", process_set_id, name)
 
 
+@documented_as(rank_op)
 def local_rank_op(name: str | None = None) -> Any:
     """Returns the rank of this process among the processes of its host, as a tensor.
 
     In a graph, the tensor has the value at the time of the run.
-
-    Args:
-        name: the name of the operation in a graph.
-
-    Returns:
-        A scalar of dtype int32.
-
-    Raises:
-        HorovodInternalError: `init` was not called.
 
     Examples:
         >>> int(hvd.local_rank_op())
@@ -96,19 +89,11 @@ def local_rank_op(name: str | None = None) -> Any:
     return number("local_rank", name=name)
 
 
+@documented_as(rank_op)
 def local_size_op(name: str | None = None) -> Any:
     """Returns the number of processes on this host, as a tensor.
 
     In a graph, the tensor has the value at the time of the run.
-
-    Args:
-        name: the name of the operation in a graph.
-
-    Returns:
-        A scalar of dtype int32.
-
-    Raises:
-        HorovodInternalError: `init` was not called.
 
     Examples:
         >>> int(hvd.local_size_op())
@@ -117,20 +102,11 @@ def local_size_op(name: str | None = None) -> Any:
     return number("local_size", name=name)
 
 
+@documented_as(size_op)
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Returns 1 if this process is in a process set, otherwise 0, as a tensor.
 
     In a graph, the tensor has the value at the time of the run.
-
-    Args:
-        process_set_id: the id of a registered set. 0 is the set of all ranks.
-        name: the name of the operation in a graph.
-
-    Returns:
-        A scalar of dtype int32.
-
-    Raises:
-        HorovodInternalError: `init` was not called. Also if the set is not registered.
 
     Examples:
         >>> int(hvd.process_set_included_op())

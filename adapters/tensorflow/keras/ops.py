@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from perseus_like.keras import ops, saving
-from perseus_like.keras.ops import Compression
+from perseus_like.keras.ops import *
 from perseus_like.keras.sync_batch_norm import SyncBatchNormalization, SyncBatchNormalizationImpl
 
 if not issubclass(keras.layers.BatchNormalization, tf.keras.layers.BatchNormalization):  # tf.keras is another Keras
@@ -45,4 +45,5 @@ def load_model(
     return saving.load(tf.keras, filepath, custom_optimizers, custom_objects, compression)
 
 
-__all__ = ["SyncBatchNormalization", "allreduce", "load_model"]
+__all__ = ["SyncBatchNormalization", "load_model"]
+__all__ += ops.__all__

@@ -10,6 +10,7 @@
 
 #include "../compat/done_callback.h"
 #include "call.h"
+#include "registrations.h"
 
 namespace perseus::tensorflow {
 
@@ -66,7 +67,7 @@ const std::vector<Kind>& kinds() {
       {"PerseusAllreduce", "allreduce", PERSEUS_ALLREDUCE, {"tensors", "reduced"}},
       {"PerseusBroadcast", "broadcast", PERSEUS_BROADCAST, {"tensors", "received"}},
       {"PerseusAllgather", "allgather", PERSEUS_ALLGATHER, {"tensors", "gathered"}},
-      {"PerseusReduceScatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
+      {"PerseusReducescatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
       {"PerseusAlltoall", "alltoall", PERSEUS_ALLTOALL, {"tensor", "splits", "received", "received_splits"}},
       {"PerseusBarrier", "barrier", PERSEUS_BARRIER, {}},
       {"PerseusJoin", "join", PERSEUS_JOIN, {"last"}},

@@ -60,7 +60,4 @@ class Kernel {
   const Attributes attributes_;
 };
 
-// Registers the kernels of all collective operations. Returns the error text, or "".
-std::string register_kernels();
-
 }  // namespace perseus::tensorflow

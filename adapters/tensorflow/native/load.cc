@@ -3,10 +3,7 @@
 
 #include "../compat/done_callback.h"
 #include "core.h"
-#include "kernel.h"
-#include "number.h"
-#include "operations.h"
-#include "xla.h"
+#include "registrations.h"
 
 #define PERSEUS_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -1,8 +1,7 @@
-#include "number.h"
-
 #include <memory>
 
 #include "core.h"
+#include "registrations.h"
 
 namespace perseus::tensorflow {
 

@@ -1,10 +1,9 @@
-#include "operations.h"
-
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "base/tables.h"
+#include "registrations.h"
 #include "tensorflow.h"
 
 namespace perseus::tensorflow {
@@ -106,7 +105,7 @@ std::vector<Operation> operations() {
        {types, name, grouped, set, wait, "root: int = 0"},
        same_shapes},
       {"PerseusAllgather", {"tensors: T"}, {"gathered: T"}, {types, name, grouped, set, wait}, other_rows_of_all},
-      {"PerseusReduceScatter",
+      {"PerseusReducescatter",
        {"tensors: T"},
        {"shares: T"},
        {types, name, grouped, set, wait, op, average, prescale, postscale},

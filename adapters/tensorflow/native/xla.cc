@@ -1,5 +1,3 @@
-#include "xla.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "../compat/custom_calls.h"
 #include "core.h"
+#include "registrations.h"
 
 namespace perseus::tensorflow {
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from perseus_like.tensor import ReduceOptions
 
-from . import Request
-from .eager import DEFAULTS
+from . import REDUCING, Request
+from .eager import DEFAULTS, operation_of
 from .execution import run
-from .gradients import Gradients, backward
+from .gradients import RULES, Gradients, backward
 
 
 def _attribute(node: Any, name: str) -> Any:
@@ -35,7 +35,7 @@ def _request_of(node: Any, verb: str) -> Request:
         whole_name=bool(given),
     )
     extra: dict[str, Any] = {}
-    if verb in ("allreduce", "reducescatter"):
+    if verb in REDUCING:
         factors = (float(_attribute(node, "prescale_factor")), float(_attribute(node, "postscale_factor")))
         extra["reduce"] = ReduceOptions(_attribute(node, "reduce_op"), bool(_attribute(node, "average")), *factors)
     if verb == "allreduce":
@@ -54,10 +54,7 @@ def _gradient_of_alltoall(node: Any, gradient: Any, _: Any) -> Gradients:
     return [*backward(run, _request_of(node, "alltoall"), node.inputs[:1], [gradient, node.outputs[1]]), None]
 
 
-tf.RegisterGradient("PerseusAllreduce")(partial(_gradient, "allreduce"))
-tf.RegisterGradient("PerseusBroadcast")(partial(_gradient, "broadcast"))
-tf.RegisterGradient("PerseusAllgather")(partial(_gradient, "allgather"))
-tf.RegisterGradient("PerseusReduceScatter")(partial(_gradient, "reducescatter"))
-tf.RegisterGradient("PerseusAlltoall")(_gradient_of_alltoall)
+for verb in RULES:
+    tf.RegisterGradient(operation_of(verb))(_gradient_of_alltoall if verb == "alltoall" else partial(_gradient, verb))
 for operation in ("PerseusBarrier", "PerseusJoin", "PerseusNumber"):
     tf.no_gradient(operation)

@@ -6,6 +6,7 @@ that differ from their defaults.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +18,6 @@ from ..compat import eager_calls
 from ..errors import translated, translated_text
 from ..native import operations
 
-OPERATION_NAMES = {
-    "allreduce": "PerseusAllreduce",
-    "broadcast": "PerseusBroadcast",
-    "allgather": "PerseusAllgather",
-    "reducescatter": "PerseusReduceScatter",
-    "alltoall": "PerseusAlltoall",
-}
 # The defaults of the operations' attributes (native/operations.cc), which a gradient tape does not record.
 DEFAULTS: dict[str, Any] = {
     "tensor_name": "",
@@ -39,6 +33,12 @@ DEFAULTS: dict[str, Any] = {
     "member_names": "",
     "root": 0,
 }
+
+
+@functools.cache
+def operation_of(verb: str) -> str:
+    """Returns the name of a collective's operation."""
+    return f"Perseus{verb.capitalize()}"
 
 
 def given(attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -58,10 +58,10 @@ def execute(verb: str, inputs: Sequence[Any], attributes: tuple[Any, ...]) -> li
         except tf.errors.OpError as error:
             raise translated(error) or error from None
 
-    return eager_calls.execute(OPERATION_NAMES[verb], inputs, attributes, translated_text, by_wrapper)
+    return eager_calls.execute(operation_of(verb), inputs, attributes, translated_text, by_wrapper)
 
 
 def execute_by_wrapper(verb: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> list[Any]:
     """Adds or runs a collective's operation by the wrapper that TensorFlow has generated. Inputs may be of any kind."""
-    wrapper = getattr(operations, "perseus_reduce_scatter" if verb == "reducescatter" else f"perseus_{verb}")
+    wrapper = getattr(operations, f"perseus_{verb}")
     return list(wrapper(*inputs, **attributes))

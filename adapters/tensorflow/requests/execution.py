@@ -29,8 +29,9 @@ def run(request: Request, tensors: Sequence[Any], splits: Any = None) -> list[An
     _check_dtypes(request, tensors)
     if xla.is_compiling():
         return xla.run(request, list(tensors), splits, functools.partial(backward, run, request))
-    name = request.name or _name_after(tensors[0])
-    node_name = _node_name(f"{request.verb}_{name}")
+    name = request.name or str(tensors[0].name).removesuffix(":0")
+    # TensorFlow does not allow other characters in node names. A slash would open a scope.
+    node_name = re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{request.verb}_{name}")
     with in_order():
         attributes = request.attributes(name if request.whole_name else "")
         results = eager.execute_by_wrapper(request.verb, _inputs(tensors, splits), {**attributes, "name": node_name})
@@ -68,14 +69,13 @@ def is_complex(tensor: Any) -> bool:
     return bool(tensor.dtype.base_dtype.is_complex)
 
 
-def _parts(tensor: Any) -> Any:
-    return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
-
-
 def _run_by_parts(request: Request, tensors: Sequence[Any], splits: Any) -> list[Any]:
     """Runs a request with the real and imaginary parts of complex tensors, as a last dimension of 2."""
     are_complex = [is_complex(tensor) for tensor in tensors]
-    parts = [_parts(each) if has_parts else each for each, has_parts in zip(tensors, are_complex, strict=True)]
+    parts = [
+        tf.stack([tf.math.real(each), tf.math.imag(each)], -1) if has_parts else each
+        for each, has_parts in zip(tensors, are_complex, strict=True)
+    ]
     results = list(run(request, parts, splits))
     for number, has_parts in enumerate(are_complex):
         if has_parts:
@@ -88,13 +88,3 @@ def _check_dtypes(request: Request, tensors: Sequence[Any]) -> None:
         if tensor.dtype not in DTYPES and tensor.dtype.base_dtype not in DTYPES:
             names = ", ".join(dtype.name for dtype in DTYPES)
             raise invalid_argument(f"{request.verb}: {tensor.dtype.name} tensors cannot be communicated; {names} can")
-
-
-def _name_after(tensor: Any) -> str:
-    """Returns the name of the tensor in its graph."""
-    return str(tensor.name).removesuffix(":0")
-
-
-def _node_name(text: str) -> str:
-    """Replaces characters that TensorFlow does not allow in node names, and the slash, which would open a scope."""
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", text)

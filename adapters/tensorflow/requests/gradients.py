@@ -19,12 +19,8 @@ Run = Callable[..., list[Any]]
 
 def backward(run: Run, request: Request, inputs: Sequence[Any], gradients: Sequence[Any]) -> Gradients:
     """Returns the gradients of `inputs`, from the gradients of the results of `request`."""
-    dense = [_dense(gradient) for gradient in gradients]
-    return _RULES[request.verb](run, request, inputs, dense)
-
-
-def _dense(gradient: Any) -> Any:
-    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+    dense = [tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+    return RULES[request.verb](run, request, inputs, dense)
 
 
 def _of_allreduce(run: Run, request: Request, inputs: Sequence[Any], gradients: Gradients) -> Gradients:
@@ -77,7 +73,7 @@ def _of_alltoall(run: Run, request: Request, inputs: Sequence[Any], gradients: G
     return [tf.concat([returned, tf.zeros(tf.concat([[dropped], shape[1:]], 0), returned.dtype)], 0)]
 
 
-_RULES = {
+RULES = {
     "allreduce": _of_allreduce,
     "broadcast": _of_broadcast,
     "allgather": _of_allgather,

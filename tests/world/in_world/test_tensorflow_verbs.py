@@ -246,11 +246,12 @@ def test_the_table_of_defaults_agrees_with_the_operations() -> None:
     """An eager call omits attributes with the default value. Tapes read these values from the same table."""
     from tensorflow.python.framework import op_def_registry
 
-    from perseus_like.tensorflow.requests.eager import DEFAULTS, OPERATION_NAMES
+    from perseus_like.tensorflow.requests.eager import DEFAULTS, operation_of
+    from perseus_like.tensorflow.requests.gradients import RULES
 
     found: dict[str, set[Any]] = {}
-    for operation in OPERATION_NAMES.values():
-        for attribute in op_def_registry.get(operation).attr:
+    for verb in RULES:
+        for attribute in op_def_registry.get(operation_of(verb)).attr:
             if attribute.HasField("default_value"):
                 value = getattr(attribute.default_value, attribute.default_value.WhichOneof("value"))
                 found.setdefault(attribute.name, set()).add(value.decode() if isinstance(value, bytes) else value)
