@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.snapshot is not None:
         solver.restore(options.snapshot)
     for weights in options.weights.split(",") if options.weights else ():
-        _copy_weights(solver, weights)
+        for net in [solver.net, *getattr(solver, "test_nets", ())]:
+            net.copy_from(weights)
     if not solver.solve() and settings.snapshots_after_training(solver.iter):
         solver.snapshot()
     return 0
@@ -87,11 +88,6 @@ def _make_solver(options: argparse.Namespace, settings: Settings) -> object:
         file.write(settings.with_switches(options.level, options.stage, options.iterations))
         file.flush()
         return caffe.get_solver(file.name)
-
-
-def _copy_weights(solver: DistributedSolver, path: str) -> None:
-    for net in [solver.net, *getattr(solver, "test_nets", ())]:
-        net.copy_from(path)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from perseus_like.adapter_exports import *
 from perseus_like.collectives import Adasum, Average, Sum
 from perseus_like.frameworks import keras as _keras  # noqa: F401  # before the others import it
 
-from . import callbacks, elastic
-from .ops import Compression, allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
+from . import callbacks, elastic, ops
+from .ops import *
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from .saving import load_model
 from .sync_batch_norm import SyncBatchNormalization
@@ -14,22 +14,17 @@ from .sync_batch_norm import SyncBatchNormalization
 __all__ = [
     "Adasum",
     "Average",
-    "Compression",
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
     "Sum",
     "SyncBatchNormalization",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
     "elastic",
     "load_model",
-    "reducescatter",
     "run",
 ]
 __all__ += adapter_exports.__all__
+__all__ += ops.__all__
 
 
 def __dir__() -> list[str]:

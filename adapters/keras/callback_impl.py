@@ -56,7 +56,10 @@ class BroadcastGlobalVariablesCallbackImpl:
         self._local.append(var)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if not self.broadcast_done and _on_all_ranks(bool(getattr(self.model, "built", True))):
+        if self.broadcast_done:
+            return
+        is_built = np.array([bool(getattr(self.model, "built", True))], np.uint8)
+        if _arrays.allreduce(is_built, Op.Min, "keras.built").result()[0]:
             self._broadcast()
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -74,11 +77,6 @@ class BroadcastGlobalVariablesCallbackImpl:
         for what, group in groups.items():
             variables.broadcast(group, self.root_rank, what, access=backends.chosen())
         self.broadcast_done = True
-
-
-def _on_all_ranks(here: bool) -> bool:
-    flag = np.array([here], np.uint8)
-    return bool(_arrays.allreduce(flag, Op.Min, "keras.built").result()[0])
 
 
 class MetricAverageCallbackImpl:
@@ -157,7 +155,9 @@ class LearningRateScheduleCallbackImpl:
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self.current_epoch = 0
-        self.multiplier: Callable[[float], float] = _as_function(multiplier, start_epoch)
+        self.multiplier: Callable[[float], float] = (
+            multiplier if callable(multiplier) else lambda epoch: float(multiplier ** (epoch - start_epoch))
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self.staircase or self.steps_per_epoch:
@@ -188,12 +188,6 @@ class LearningRateScheduleCallbackImpl:
         set_learning_rate(self.model.optimizer, after)
         if self.momentum_correction and before:
             scale_velocity(self.model.optimizer, after / before)
-
-
-def _as_function(multiplier: Multiplier, start_epoch: int) -> Callable[[float], float]:
-    if callable(multiplier):
-        return multiplier
-    return lambda epoch: float(multiplier ** (epoch - start_epoch))
 
 
 class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):

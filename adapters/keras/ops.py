@@ -122,3 +122,13 @@ def broadcast_global_variables(root_rank: int) -> Any:
         RuntimeError: ...
     """
     return _backend.broadcast_global_variables(root_rank)
+
+
+__all__ = [
+    "Compression",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "reducescatter",
+]

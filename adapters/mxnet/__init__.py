@@ -7,13 +7,14 @@ from perseus_like.collectives import barrier, join
 from perseus_like.adapter_exports import *
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
-from . import mpi_ops, ops
+from . import data_movement, mpi_ops, reductions
 from .compression import Compression
+from .data_movement import *
 from .functions import allgather_object, broadcast_object, broadcast_parameters
 from .kvstore import create, register
 from .memory import empty
-from .ops import *
 from .optimizer import DistributedOptimizer
+from .reductions import *
 from .sync_batch_norm import PerseusSyncBatchNorm, inject
 from .trainer import DistributedTrainer
 
@@ -37,7 +38,8 @@ __all__ = [
 ]
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
-__all__ += ops.__all__
+__all__ += data_movement.__all__
+__all__ += reductions.__all__
 
 
 def __dir__() -> list[str]:

@@ -158,3 +158,12 @@ def alltoall(
     if splits is None:
         return received
     return received, mx.nd.array(np.array(rows, np.int32), dtype=np.int32)
+
+
+__all__ = [
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+]

@@ -13,7 +13,7 @@ from perseus_like import rank, size
 from perseus_like.objects import allgather_object, broadcast_object
 
 from .compat.parameters import ParameterDict, after_initialization
-from .ops import allgather, broadcast_
+from .data_movement import allgather, broadcast_
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:

@@ -23,8 +23,8 @@ from perseus_like.tables import DType
 from perseus_like.tensor import ArrayTensors
 
 from .compat.gluon import register_kvstore
+from .data_movement import broadcast_
 from .engine import OneByOne
-from .ops import broadcast_
 from .reductions import reduce
 from .two_bit import TwoBit
 

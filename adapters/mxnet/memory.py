@@ -21,11 +21,6 @@ from .engine import Message, native
 _KINDS = {"i": 0, "u": 1, "f": 2}
 
 
-def can_be_shared(dtype: Any) -> bool:
-    """Returns whether MXNet accepts memory of this library for arrays of this dtype."""
-    return np.dtype(dtype).kind in _KINDS and np.dtype(dtype) != np.int8
-
-
 class Memory:
     """A block of zeros. `why_private` is empty if it is in the arena, where collectives are fastest."""
 
@@ -81,7 +76,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
         >>> hvd.allreduce_(gradients, op=hvd.Max).shape
         (2, 3)
     """
-    if not can_be_shared(dtype):
+    if np.dtype(dtype).kind not in _KINDS or np.dtype(dtype) == np.int8:
         raise ValueError(f"empty: MXNet cannot use shared memory for arrays of dtype {dtype}; use mxnet.nd.empty")
     sizes = [shape] if isinstance(shape, int | np.integer) else list(shape)
     memory = Memory(math.prod(sizes) * np.dtype(dtype).itemsize)

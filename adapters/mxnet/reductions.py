@@ -223,3 +223,13 @@ def grouped_reducescatter(
         return tensors
     factors = (prescale_factor, postscale_factor)
     return _reduce_scatter("grouped_reducescatter", tensors, op, name, priority, process_set, *factors)
+
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]

@@ -3,14 +3,19 @@
 from perseus_like import adapter_exports
 from perseus_like.adapter_exports import *
 from perseus_like.collectives import barrier, join
+from perseus_like.collectives.handle import handles as _handles
 from perseus_like.objects import allgather_object, broadcast_object
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
-from . import ops
+from . import data_movement, reductions
 from .compression import Compression
-from .ops import *
+from .data_movement import *
+from .reductions import *
 from .sharing import shared
 from .tensors import empty
+
+poll = _handles.poll
+synchronize = _handles.synchronize
 
 __all__ = [
     "Compression",
@@ -19,11 +24,14 @@ __all__ = [
     "broadcast_object",
     "empty",
     "join",
+    "poll",
     "shared",
+    "synchronize",
 ]
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
-__all__ += ops.__all__
+__all__ += data_movement.__all__
+__all__ += reductions.__all__
 
 
 def __dir__() -> list[str]:

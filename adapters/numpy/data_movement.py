@@ -211,3 +211,17 @@ def _start_alltoall(
     plain = splits.tolist() if isinstance(splits, np.ndarray) else splits
     pending = verbs.alltoall(np.asarray(tensor), plain, name, process_set)
     return pending.then(lambda pair: (pair[0], np.array(pair[1], np.int32)))
+
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]

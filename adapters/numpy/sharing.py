@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from perseus_like.docstrings import documented_as
 from perseus_like.host_memory.sharing import Form, share
 
 T = TypeVar("T")
 
 
+@documented_as(share)
 def shared(make: Callable[[], T], name: str) -> T:
     """Returns the object that `make` returns on one rank of each host, in memory that its ranks share.
 
@@ -19,16 +21,6 @@ def shared(make: Callable[[], T], name: str) -> T:
     Args:
         make: a function without arguments that returns an array, or an object that contains arrays and can be pickled,
             such as a dictionary. An array of `np.load(…, mmap_mode="r")` is copied once, from the file to the memory.
-        name: names the call in messages. It is the same on all ranks.
-
-    Returns:
-        An equal object on every rank. The memory is freed when no rank of the host has one of its arrays any more.
-
-    Raises:
-        RuntimeError: `make` failed on a rank, or its object cannot be pickled. The rank on which it failed raises the
-            original exception.
-        UnavailableError: this rank cannot map the memory.
-        HorovodInternalError: a rank has ended, or `init` was not called.
 
     Examples:
         >>> table = hvd.shared(lambda: np.arange(4.0), "table")

@@ -262,3 +262,15 @@ def keep_graph(parameter: torch.Tensor, own: torch.Tensor, before_pass: Callable
             parameter.grad = _Reduced.apply(  # type: ignore[no-untyped-call]
                 own, parameter.grad, weakref.WeakMethod(before_pass)
             )
+
+
+__all__ = [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+]

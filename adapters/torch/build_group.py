@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from .native_group import loading
+from . import native_group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,25 +26,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how.add_argument("--remove", action="store_true", help="remove the modules for all releases of torch")
     options = parser.parse_args(arguments)
     if options.remove:
-        shutil.rmtree(loading.folder(), ignore_errors=True)
-        print(f"removed {loading.folder()}")
+        shutil.rmtree(native_group.folder(), ignore_errors=True)
+        print(f"removed {native_group.folder()}")
         return 0
     return _check() if options.check else _build()
 
 
 def _check() -> int:
-    used = loading.load() is not None
-    print(f"torch {torch.__version__}: the process group in C++ is {'used' if used else 'not used'}: {loading.path()}")
+    used = native_group.load() is not None
+    state = "used" if used else "not used"
+    print(f"torch {torch.__version__}: the process group in C++ is {state}: {native_group.path()}")
     return 0 if used else 1
 
 
 def _build() -> int:
-    file = loading.path()
+    file = native_group.path()
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as building:
         try:
             built = _compile(Path(building))
-            loading.load_file(built)
+            native_group.load_file(built)
         except (ImportError, OSError, RuntimeError) as error:
             print(
                 f"the process group in C++ cannot be compiled for torch {torch.__version__}: {error}", file=sys.stderr
@@ -60,14 +61,14 @@ def _compile(folder: Path) -> Path:
     from torch.utils import cpp_extension
 
     cpp_extension.load(
-        name=loading.NAME,
-        sources=[str(loading.SOURCE)],
-        extra_include_paths=[str(loading.INCLUDES)],
+        name=native_group.NAME,
+        sources=[str(native_group.SOURCE)],
+        extra_include_paths=[str(native_group.INCLUDES)],
         extra_cflags=["-O2"],
         build_directory=str(folder),
         is_python_module=False,
     )
-    return folder / f"{loading.NAME}.so"
+    return folder / f"{native_group.NAME}.so"
 
 
 if __name__ == "__main__":

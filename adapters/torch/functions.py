@@ -165,7 +165,8 @@ def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tens
             and own.device.type == sent.device_type
         )
         tensor = own if fits else torch.empty(sent.shape, dtype=sent.dtype, device=target)
-        _put(tensors, sent.place, tensor)
+        tensors.extend(torch.empty(0) for _ in range(sent.place + 1 - len(tensors)))
+        tensors[sent.place] = tensor
         return tensor
     if isinstance(sent, dict):
         mine = own if isinstance(own, dict) else {}
@@ -177,11 +178,6 @@ def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tens
         mine_list = list(own) if type(own) is type(sent) and len(own) == len(sent) else [None] * len(sent)
         return type(sent)(_rebuild(item, it, device, tensors) for item, it in zip(sent, mine_list, strict=True))
     return sent
-
-
-def _put(tensors: list[torch.Tensor], place: int, tensor: torch.Tensor) -> None:
-    tensors.extend(torch.empty(0) for _ in range(place + 1 - len(tensors)))
-    tensors[place] = tensor
 
 
 def _of_parameter(optimizer: torch.optim.Optimizer, key: Any, parameters: list[torch.Tensor]) -> Any:

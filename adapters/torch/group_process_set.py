@@ -39,7 +39,8 @@ def process_set_of(group: Any, owner: str = "DistributedDataParallel") -> Proces
 
 
 def _require_job(owner: str) -> None:
-    theirs = _world_of_torch()
+    is_grouped = dist.is_available() and dist.is_initialized()
+    theirs = (dist.get_rank(), dist.get_world_size()) if is_grouped else None
     if not session.is_running():
         backend = "" if theirs is None else f" (torch.distributed communicates over {dist.get_backend()!r})"
         raise RuntimeError(f"{owner}: no job is running here{backend}; {_OTHERWISE}")
@@ -49,9 +50,3 @@ def _require_job(owner: str) -> None:
             f"{owner}: this process is rank {ours[0]} of {ours[1]} in the job, but rank {theirs[0]} of "
             f"{theirs[1]} to torch.distributed; start all of it with one launcher"
         )
-
-
-def _world_of_torch() -> tuple[int, int] | None:
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    return dist.get_rank(), dist.get_world_size()

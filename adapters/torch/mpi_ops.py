@@ -8,17 +8,8 @@ from perseus_like.common.util import check_installed_version, gpu_available, num
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
-from . import ops
-from .autograd import (
-    HorovodAllgather,
-    HorovodAllreduce,
-    HorovodAlltoall,
-    HorovodBroadcast,
-    HorovodGroupedAllgather,
-    HorovodGroupedAllreduce,
-    HorovodGroupedReducescatter,
-    HorovodReducescatter,
-)
+from . import autograd, ops
+from .autograd import *
 from .compression import Compression
 from .ops import *
 from .sparse import sparse_allreduce_async
@@ -28,14 +19,6 @@ _basics = HorovodBasics(__file__)
 
 __all__ = [
     "Compression",
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
-    "HorovodReducescatter",
     "barrier",
     "check_installed_version",
     "gpu_available",
@@ -46,3 +29,4 @@ __all__ = [
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
+__all__ += autograd.__all__

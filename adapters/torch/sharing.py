@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from perseus_like.docstrings import documented_as
 from perseus_like.host_memory.sharing import ArrayPickler, Form, Leaf, array_leaves, share
 
 T = TypeVar("T")
 
 
+@documented_as(share)
 def shared(make: Callable[[], T], name: str) -> T:
     """Returns the object that `make` returns on one rank of each host, in memory that its ranks share.
 
@@ -28,16 +30,6 @@ def shared(make: Callable[[], T], name: str) -> T:
         make: a function without arguments that returns a CPU tensor, a module, or an object that contains tensors,
             modules or NumPy arrays and can be pickled, such as a dictionary. Tensors of `torch.load(…, mmap=True)` are
             copied once, from the file to the memory.
-        name: names the call in messages. It is the same on all ranks.
-
-    Returns:
-        An equal object on every rank. The memory is freed when no rank of the host has one of its tensors any more.
-
-    Raises:
-        RuntimeError: `make` failed on a rank, or its object cannot be pickled. The rank on which it failed raises the
-            original exception.
-        UnavailableError: this rank cannot map the memory.
-        HorovodInternalError: a rank has ended, or `init` was not called.
 
     Examples:
         >>> base = hvd.shared(lambda: torch.nn.Linear(4, 2), "base model")

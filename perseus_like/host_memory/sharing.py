@@ -77,7 +77,22 @@ class _Offer:
 
 
 def share(make: Callable[[], T], name: str, form: Form) -> T:
-    """Returns the object that `make` returns on the first rank of this host, in read-only memory. Collective."""
+    """Returns the object that `make` returns on the first rank of this host, in read-only memory. Collective.
+
+    Args:
+        make: a function without arguments that returns the object.
+        name: names the call in messages. It is the same on all ranks.
+        form: how the object is written and read.
+
+    Returns:
+        An equal object on every rank. The memory is freed when no rank of the host uses a part of it any more.
+
+    Raises:
+        RuntimeError: `make` failed on a rank, or its object cannot be pickled. The rank on which it failed raises the
+            original exception.
+        UnavailableError: this rank cannot map the memory.
+        HorovodInternalError: a rank has ended, or `init` was not called.
+    """
     core = session.core
     is_first = core.local_rank() == 0
     offer = _Offer()

@@ -18,8 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perseus_like.errors import PeerLostError, TimedOutError, TransportError, UnavailableError
 from perseus_like.torch.compat.stores import below_restarts, has_keys, set_key
 from perseus_like.torch.distributed.rendezvous import StoreRendezvous
+from perseus_like.torch.native_group import load
 from perseus_like.torch.native_group.env import extensions
-from perseus_like.torch.native_group.loading import load
 
 Start = Callable[..., StoreRendezvous]
 Submit = Callable[..., "Future[Any]"]

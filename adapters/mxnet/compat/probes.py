@@ -44,14 +44,9 @@ def _address_of() -> None:
     expect(list(elements) == [1.0, 2.0, 3.0], "MXNDArrayGetData gives another address")
 
 
-def _parameter() -> Any:
+def _after_initialization() -> None:
     parameter = mx.gluon.Parameter("weight", shape=(0,), allow_deferred_init=True)
     parameter.initialize(init=mx.init.One())
-    return parameter
-
-
-def _after_initialization() -> None:
-    parameter = _parameter()
     called: list[Any] = []
     parameters.after_initialization(parameter, lambda: called.append(parameter.list_data()[0].shape))
     parameter.shape = (2,)

@@ -15,7 +15,7 @@ from perseus_like.launchers import launched
 from perseus_like.session import session
 
 from ..compat.stores import below_restarts
-from ..native_group.loading import warn_of_other_releases
+from ..native_group import warn_of_other_releases
 from .process_group import PerseusGroup
 from .rendezvous import StoreRendezvous
 from .torch_setup import prepare_torch, restart_count, warn_of_nan_checks

@@ -46,7 +46,11 @@ def dtype_fallback(dtype: torch.dtype, reduction: Reduction, size: int) -> DType
     plain = reduction._replace(average=False, prescale=1.0)
     factor = reduction.prescale
     divisor = np.uint64(size if reduction.average else 1)
-    return DTypeFallback(plain, lambda given: _scaled(given, factor), lambda found: _divided(found, divisor))
+    return DTypeFallback(
+        plain,
+        lambda given: _scaled(given, factor),
+        lambda found: torch.from_numpy(found.view(torch.uint64).numpy() // divisor),
+    )
 
 
 def _with_first_bit_inverted(given: Tensor) -> Tensor:
@@ -63,7 +67,3 @@ def _scaled(given: Tensor, factor: float) -> Tensor:
     if factor != 1.0:
         numbers = (numbers.astype(np.longdouble) * factor).astype(np.uint64)
     return torch.from_numpy(numbers.copy()).view(torch.int64)
-
-
-def _divided(found: Tensor, divisor: np.uint64) -> Tensor:
-    return torch.from_numpy(found.view(torch.uint64).numpy() // divisor)

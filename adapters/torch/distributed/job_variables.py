@@ -53,7 +53,8 @@ def export_world() -> None:
         "LOCAL_SIZE": core.local_size(),
     }
     os.environ.update({name: str(value) for name, value in world.items()})
-    host, port = broadcast_object((_host_name(), _free_port()), 0, "torch.world")
+    own_name = "127.0.0.1" if core.local_size() == core.size() else socket.gethostname()
+    host, port = broadcast_object((own_name, _free_port()), 0, "torch.world")
     os.environ.setdefault("MASTER_ADDR", host)
     os.environ.setdefault("MASTER_PORT", str(port))
     launchers.mark_rank(core.rank(), core.size())  # a process of this rank inherits this store, which is not its own
@@ -75,10 +76,6 @@ def has_accelerator() -> bool:
         return True
     kinds = [getattr(torch, kind, None) for kind in ("cuda", "xpu", "npu", "mlu", "hpu", "musa")]
     return any(kind is not None and kind.is_available() for kind in kinds)
-
-
-def _host_name() -> str:
-    return "127.0.0.1" if session.core.local_size() == session.core.size() else socket.gethostname()
 
 
 def _free_port() -> int:

@@ -57,15 +57,10 @@ def resolve(what: str, options: Any, dtype: torch.dtype) -> Reduction:
     if number is None:
         raise ValueError(f"{what}: {given} is no reduction that is known here")
     name = kind.name
-    _check(what, name, number, dtype)
+    if (number in _BITWISE and dtype not in _INTEGERS) or (dtype in COMPLEX and number != SUM):
+        raise ValueError(f"{what}: {name} is not defined on {dtype}")
     prescale = 1.0
     if kind == ReduceOp.PREMUL_SUM:
         factor = premultiplied_factor(given)
         prescale = float(factor.item()) if isinstance(factor, Tensor) else float(factor)
     return Reduction(number, kind == ReduceOp.AVG, prescale, name)
-
-
-def _check(what: str, name: str, number: int, dtype: torch.dtype) -> None:
-    bad = (number in _BITWISE and dtype not in _INTEGERS) or (dtype in COMPLEX and number != SUM)
-    if bad:
-        raise ValueError(f"{what}: {name} is not defined on {dtype}")

@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return bench.run(arguments[1:])
         return _train(arguments)
     except InputError as error:
-        _say(str(error))
+        if os.environ.get("RANK", "0") == "0" and _rank() <= 0:
+            print(f"rapidformer: {error}", file=sys.stderr, flush=True)
         return 2
 
 
@@ -62,12 +63,6 @@ def run_script(args: Namespace, arguments: Sequence[str]) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, str(Path(script).resolve().parent))
     runpy.run_path(script, run_name="__main__")
-
-
-def _say(text: str) -> None:
-    """Prints one line, on rank 0."""
-    if os.environ.get("RANK", "0") == "0" and _rank() <= 0:
-        print(f"rapidformer: {text}", file=sys.stderr, flush=True)
 
 
 def _rank() -> int:
