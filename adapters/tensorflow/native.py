@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 PATH = Path(__file__).with_name("_native.so")
 
 # Any number of these operations may run at once. Those that always run do so even if their results are not used.
-_PRUNED_IF_UNUSED = ("PerseusAllreduce", "PerseusAllgather", "PerseusReducescatter", "PerseusAlltoall")
+_PRUNED_IF_UNUSED = ("PerseusAllreduce", "PerseusAllgather", "PerseusReduceScatter", "PerseusAlltoall")
 _ALWAYS_RUN = ("PerseusBroadcast", "PerseusBarrier", "PerseusJoin")
 _QUERIES = ("PerseusNumber",)
 OPERATIONS = frozenset({*_PRUNED_IF_UNUSED, *_ALWAYS_RUN, *_QUERIES})

@@ -67,7 +67,7 @@ const std::vector<Kind>& kinds() {
       {"PerseusAllreduce", "allreduce", PERSEUS_ALLREDUCE, {"tensors", "reduced"}},
       {"PerseusBroadcast", "broadcast", PERSEUS_BROADCAST, {"tensors", "received"}},
       {"PerseusAllgather", "allgather", PERSEUS_ALLGATHER, {"tensors", "gathered"}},
-      {"PerseusReducescatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
+      {"PerseusReduceScatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
       {"PerseusAlltoall", "alltoall", PERSEUS_ALLTOALL, {"tensor", "splits", "received", "received_splits"}},
       {"PerseusBarrier", "barrier", PERSEUS_BARRIER, {}},
       {"PerseusJoin", "join", PERSEUS_JOIN, {"last"}},

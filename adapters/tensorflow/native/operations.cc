@@ -105,7 +105,7 @@ std::vector<Operation> operations() {
        {types, name, grouped, set, wait, "root: int = 0"},
        same_shapes},
       {"PerseusAllgather", {"tensors: T"}, {"gathered: T"}, {types, name, grouped, set, wait}, other_rows_of_all},
-      {"PerseusReducescatter",
+      {"PerseusReduceScatter",
        {"tensors: T"},
        {"shares: T"},
        {types, name, grouped, set, wait, op, average, prescale, postscale},

@@ -37,8 +37,8 @@ DEFAULTS: dict[str, Any] = {
 
 @functools.cache
 def operation_of(verb: str) -> str:
-    """Returns the name of a collective's operation."""
-    return f"Perseus{verb.capitalize()}"
+    """Returns the name of a collective's operation. Saved graphs contain it."""
+    return "PerseusReduceScatter" if verb == "reducescatter" else f"Perseus{verb.capitalize()}"
 
 
 def given(attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -63,5 +63,5 @@ def execute(verb: str, inputs: Sequence[Any], attributes: tuple[Any, ...]) -> li
 
 def execute_by_wrapper(verb: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> list[Any]:
     """Adds or runs a collective's operation by the wrapper that TensorFlow has generated. Inputs may be of any kind."""
-    wrapper = getattr(operations, f"perseus_{verb}")
+    wrapper = getattr(operations, "perseus_reduce_scatter" if verb == "reducescatter" else f"perseus_{verb}")
     return list(wrapper(*inputs, **attributes))
