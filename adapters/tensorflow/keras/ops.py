@@ -19,7 +19,7 @@ if not issubclass(keras.layers.BatchNormalization, tf.keras.layers.BatchNormaliz
         __doc__ = SyncBatchNormalizationImpl.__doc__
 
 
-def allreduce(
+def allreduce(  # type: ignore[no-redef]
     value: Any,
     name: str | None = None,
     average: bool | None = None,
