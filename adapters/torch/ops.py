@@ -3,7 +3,6 @@
 from perseus_like.collectives import join as _join
 from perseus_like.collectives.handle import handles
 
-from . import data_movement, reductions
 from .data_movement import *
 from .reductions import *
 from .tensors.cuda import device_to_join_on
@@ -33,6 +32,30 @@ def join(device: int = -1) -> int:
     return _join(device_to_join_on(device))
 
 
-__all__ = ["join", "poll", "synchronize"]
-__all__ += data_movement.__all__
-__all__ += reductions.__all__
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
