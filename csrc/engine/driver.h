@@ -77,7 +77,7 @@ class Driver final : private ServedEngine {
   std::unique_lock<std::mutex> lock();
 
  private:
-  // What the engine's thread found in one pass, and how long it may sleep.
+  // The result of one pass of the engine's thread. Without a notification, the next pass is due after `limit`.
   struct Pass {
     Driven::Cycle result = Driven::Cycle::idle;
     std::chrono::microseconds limit{0};

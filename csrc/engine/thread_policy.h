@@ -16,7 +16,7 @@ namespace perseus {
 class ThreadPolicy {
  public:
   using Clock = std::chrono::steady_clock;
-  // What apply() has set for a thread.
+  // The policy that apply() has set for a thread; nothing: none yet.
   using Applied = std::optional<bool>;
 
   explicit ThreadPolicy(bool several_hosts) : several_hosts_(several_hosts) {}
