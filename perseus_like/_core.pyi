@@ -86,7 +86,7 @@ def finalize_at_exit() -> None:
     """
 
 def is_running() -> bool: ...
-def settle() -> None:
+def synchronize_device() -> None:
     """Blocks until the device has executed everything that this process has queued on it.
 
     Raises the error of a lost rank, or of an engine that has failed.

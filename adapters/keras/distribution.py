@@ -25,7 +25,7 @@ class Distribution:
         self.suspended = False  # a LossScaleOptimizer around the optimizer reduces
         self._reduction = reduction
         self._passes_per_step = passes_per_step
-        self._passes = backend.Passes(passes_per_step) if passes_per_step > 1 else None
+        self._passes = backend.GradientSums(passes_per_step) if passes_per_step > 1 else None
         self._average_passes = average_passes
         self._local_layers = list(local_layers)
         self._backend = backend

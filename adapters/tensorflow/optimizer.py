@@ -17,7 +17,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
 from .gradients import OPS, TensorFlowReducer
-from .gradients.shared_attributes import twin_of
+from .gradients.shared_attributes import with_shared_attributes
 from .ops import reduce_dense
 from .variables import key_of, plain
 
@@ -161,7 +161,7 @@ def DistributedOptimizer(  # noqa: N802
     prefix = name or f"Distributed{type(optimizer).__name__}"
     reduction = TensorFlowReducer(prefix, rules, device_dense, device_sparse, is_optimizer=True)
     added = _DistributedAdasumOptimizer if rules.op is Adasum else _DistributedOptimizer
-    distributed = twin_of(optimizer, added)
+    distributed = with_shared_attributes(optimizer, added)
     distributed._perseus_reduction = reduction
     distributed._perseus_wrapped = optimizer
     if backward_passes_per_step != 1:

@@ -14,7 +14,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradients import OPS, TensorFlowReducer
-from .gradients.shared_attributes import twin_of
+from .gradients.shared_attributes import with_shared_attributes
 from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]
@@ -114,7 +114,7 @@ def DistributedGradientTape(  # noqa: N802
         *(sparse_as_dense, scale_local_gradients),
     )
     reduction = TensorFlowReducer("DistributedGradientTape", rules, device_dense, device_sparse)
-    tape = twin_of(gradtape, _DistributedGradientTape)  # either may be used while the tape records
+    tape = with_shared_attributes(gradtape, _DistributedGradientTape)  # either may be used while the tape records
     tape._perseus_reduction = reduction
     return tape
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from perseus_like.collectives import Average, Collectives, Op, Sum, resolve_op
+from perseus_like.collectives import Average, Op, Sum, resolve_op
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import DType
 
-from .tensors import tensors
+from .collectives import collectives
 
-verbs: Collectives[torch.Tensor] = Collectives(tensors)
 Gradient = torch.Tensor | None
 
 
@@ -54,14 +53,14 @@ class HorovodAllreduce(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.op = resolve_op(op, average)
         ctx.rest = (prescale_factor, postscale_factor, process_set, wire)
-        pending = verbs.allreduce(tensor, ctx.op, name, *ctx.rest)
+        pending = collectives.allreduce(tensor, ctx.op, name, *ctx.rest)
         ctx.name = pending.name
         return pending.result()
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
         _require_linear(ctx.op, "allreduce")
-        gradient = verbs.allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
+        gradient = collectives.allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
         return (gradient, *[None] * 7)
 
 
@@ -81,14 +80,14 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.op = resolve_op(op, average)
         ctx.rest = (prescale_factor, postscale_factor, process_set)
-        pending = verbs.grouped_allreduce(tensors, ctx.op, name, *ctx.rest)
+        pending = collectives.grouped_allreduce(tensors, ctx.op, name, *ctx.rest)
         ctx.name = pending.name
         return tuple(pending.result())
 
     @staticmethod
     def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[Gradient, ...]:
         _require_linear(ctx.op, "grouped_allreduce")
-        gradients = verbs.grouped_allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
+        gradients = collectives.grouped_allreduce(grad_output, ctx.op, _backward_name(ctx.name), *ctx.rest).result()
         return (*[None] * 6, *gradients)
 
 
@@ -97,7 +96,7 @@ class HorovodAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        pending = verbs.allgather(tensor, name, process_set)
+        pending = collectives.allgather(tensor, name, process_set)
         ctx.name, ctx.process_set, ctx.rows = pending.name, process_set, [tensor.shape[0]]
         return pending.result()
 
@@ -113,7 +112,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     def forward(
         ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        pending = verbs.grouped_allgather(tensors, name, process_set)
+        pending = collectives.grouped_allgather(tensors, name, process_set)
         ctx.name, ctx.process_set, ctx.rows = pending.name, process_set, [tensor.shape[0] for tensor in tensors]
         return tuple(pending.result())
 
@@ -125,8 +124,8 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 def _own_rows(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     """Averages the gradients, and returns the rows that this rank contributed to each."""
     name = _backward_name(ctx.name)
-    counting = verbs.allgather(torch.tensor([ctx.rows]), f"{name}.rows", ctx.process_set)
-    averaged = verbs.grouped_allreduce(gradients, Average, name, process_set=ctx.process_set).result()
+    counting = collectives.allgather(torch.tensor([ctx.rows]), f"{name}.rows", ctx.process_set)
+    averaged = collectives.grouped_allreduce(gradients, Average, name, process_set=ctx.process_set).result()
     counts = counting.result()
     mine = ctx.process_set.rank()
     before = counts[:mine].sum(0).tolist()
@@ -140,14 +139,14 @@ class HorovodBroadcast(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        pending = verbs.broadcast(tensor, root_rank, name, process_set)
+        pending = collectives.broadcast(tensor, root_rank, name, process_set)
         ctx.name, ctx.process_set, ctx.root_rank = pending.name, process_set, root_rank
         return pending.result()
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Gradient, ...]:
         name = _backward_name(ctx.name)
-        gradient = verbs.allreduce(grad_output, Average, name, process_set=ctx.process_set).result()
+        gradient = collectives.allreduce(grad_output, Average, name, process_set=ctx.process_set).result()
         if session.core.rank() != ctx.root_rank:
             gradient = torch.zeros_like(gradient)
         return gradient, None, None, None
@@ -160,7 +159,7 @@ class HorovodAlltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: list[int] | None, name: str | None, process_set: ProcessSet
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        pending = verbs.alltoall(tensor, splits, name, process_set)
+        pending = collectives.alltoall(tensor, splits, name, process_set)
         output, received = pending.result()
         ctx.name, ctx.process_set, ctx.received, ctx.rows = pending.name, process_set, received, tensor.shape[0]
         counts = torch.tensor(received, dtype=torch.int32)
@@ -169,7 +168,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor, *dead_gradients: Any) -> tuple[Gradient, ...]:
-        pending = verbs.alltoall(grad_output, ctx.received, _backward_name(ctx.name), ctx.process_set)
+        pending = collectives.alltoall(grad_output, ctx.received, _backward_name(ctx.name), ctx.process_set)
         gradient = pending.result()[0]
         dropped = ctx.rows - gradient.shape[0]
         if dropped:
@@ -191,7 +190,7 @@ class HorovodReducescatter(torch.autograd.Function):
         postscale_factor: float,
     ) -> torch.Tensor:
         ctx.op, ctx.process_set = resolve_op(op), process_set
-        pending = verbs.reduce_scatter(tensor, ctx.op, name, prescale_factor, postscale_factor, process_set)
+        pending = collectives.reduce_scatter(tensor, ctx.op, name, prescale_factor, postscale_factor, process_set)
         ctx.name, ctx.factor = pending.name, prescale_factor * postscale_factor
         return pending.result()
 
@@ -214,7 +213,9 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.op, ctx.process_set = resolve_op(op), process_set
-        pending = verbs.grouped_reduce_scatter(tensors, ctx.op, name, prescale_factor, postscale_factor, process_set)
+        pending = collectives.grouped_reduce_scatter(
+            tensors, ctx.op, name, prescale_factor, postscale_factor, process_set
+        )
         ctx.name, ctx.factor = pending.name, prescale_factor * postscale_factor
         return tuple(pending.result())
 
@@ -226,7 +227,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
 def _gathered(ctx: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     factor = ctx.factor * (ctx.process_set.size() if ctx.op is Sum else 1)
     scaled = gradients if factor == 1 else [gradient * factor for gradient in gradients]
-    return verbs.grouped_allgather(scaled, _backward_name(ctx.name), ctx.process_set).result()
+    return collectives.grouped_allgather(scaled, _backward_name(ctx.name), ctx.process_set).result()
 
 
 class _Reduced(torch.autograd.Function):

@@ -11,14 +11,8 @@ from perseus_like.collectives.handle import Handle, handles
 from perseus_like.docstrings import documented
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .autograd import (
-    HorovodAllgather,
-    HorovodAlltoall,
-    HorovodBroadcast,
-    HorovodGroupedAllgather,
-    differentiable,
-    verbs,
-)
+from .autograd import HorovodAllgather, HorovodAlltoall, HorovodBroadcast, HorovodGroupedAllgather, differentiable
+from .collectives import collectives
 
 Tensor = torch.Tensor
 Splits = Sequence[int] | torch.Tensor | None
@@ -40,7 +34,7 @@ def broadcast(
     if differentiable(tensor):
         result: Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
         return result
-    return verbs.broadcast(tensor, root_rank, name, process_set).result()
+    return collectives.broadcast(tensor, root_rank, name, process_set).result()
 
 
 @documented
@@ -57,7 +51,7 @@ def broadcast_async(
         >>> hvd.synchronize(handle)
         tensor([1., 2.])
     """
-    return handles.add(verbs.broadcast(tensor, root_rank, name, process_set))
+    return handles.add(collectives.broadcast(tensor, root_rank, name, process_set))
 
 
 @documented
@@ -74,7 +68,7 @@ def broadcast_(
         >>> hvd.broadcast_(weights, root_rank=0) is weights
         True
     """
-    return verbs.broadcast(tensor, root_rank, name, process_set, in_place=True).result()
+    return collectives.broadcast(tensor, root_rank, name, process_set, in_place=True).result()
 
 
 @documented
@@ -93,7 +87,7 @@ def broadcast_async_(
         >>> hvd.synchronize(hvd.broadcast_async_(weights, root_rank=0)) is weights
         True
     """
-    return handles.add(verbs.broadcast(tensor, root_rank, name, process_set, in_place=True))
+    return handles.add(collectives.broadcast(tensor, root_rank, name, process_set, in_place=True))
 
 
 @documented
@@ -111,7 +105,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
     if differentiable(tensor):
         result: Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
         return result
-    return verbs.allgather(tensor, name, process_set).result()
+    return collectives.allgather(tensor, name, process_set).result()
 
 
 @documented
@@ -127,7 +121,7 @@ def allgather_async(
         >>> hvd.synchronize(hvd.allgather_async(torch.tensor([1, 2])))
         tensor([1, 2])
     """
-    return handles.add(verbs.allgather(tensor, name, process_set))
+    return handles.add(collectives.allgather(tensor, name, process_set))
 
 
 @documented
@@ -148,7 +142,7 @@ def grouped_allgather(
             name, process_set, *tensors
         )
         return result
-    return tuple(verbs.grouped_allgather(tensors, name, process_set).result())
+    return tuple(collectives.grouped_allgather(tensors, name, process_set).result())
 
 
 @documented
@@ -164,7 +158,7 @@ def grouped_allgather_async(
         >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([1]), torch.tensor([2.0, 3.0])]))
         (tensor([1]), tensor([2., 3.]))
     """
-    return handles.add(verbs.grouped_allgather(tensors, name, process_set).then(tuple))
+    return handles.add(collectives.grouped_allgather(tensors, name, process_set).then(tuple))
 
 
 def _plain_splits(splits: Splits) -> Sequence[int] | None:
@@ -208,7 +202,7 @@ def alltoall(
     if differentiable(tensor):
         pair = HorovodAlltoall.apply(tensor, plain, name, process_set)  # type: ignore[no-untyped-call]
     else:
-        pair = verbs.alltoall(tensor, plain, name, process_set).then(_with_counts(splits)).result()
+        pair = collectives.alltoall(tensor, plain, name, process_set).then(_with_counts(splits)).result()
     return pair[0] if splits is None else pair
 
 
@@ -227,7 +221,7 @@ def alltoall_async(
         >>> rows, counts.tolist()
         (tensor([1., 2.]), [2])
     """
-    pending = verbs.alltoall(tensor, _plain_splits(splits), name, process_set)
+    pending = collectives.alltoall(tensor, _plain_splits(splits), name, process_set)
     return handles.add(pending.then(_with_counts(splits)))
 
 

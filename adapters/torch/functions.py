@@ -15,7 +15,7 @@ from perseus_like.objects import allgather_object, broadcast_object
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from .autograd import verbs
+from .collectives import collectives
 from .ops import allgather, broadcast_, broadcast_async_, synchronize
 from .sharded_optimizer import ZeroRedundancyOptimizer
 
@@ -46,7 +46,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def _broadcast_all(pairs: Iterable[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
-    results_of([verbs.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs])
+    results_of([collectives.broadcast(tensor, root_rank, name, in_place=True) for name, tensor in pairs])
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from perseus_like.gradients import GradientRules, Groups, checked_passes, gradie
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .any_optimizer import AnyOptimizer
-from .autograd import verbs
+from .collectives import collectives
 from .compat.grad_scaler import around_scalers
 from .compat.training import mark_stepped, without_hooks
 from .feedback import checked_compression
 from .gradients import GradientBuckets
 from .gradients.adasum import DeltaSum
-from .gradients.pass_counts import PassesPerStep
+from .gradients.pass_counts import HorovodPassNames
 from .ops import allreduce_async_
 from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharded_optimizer import shard as sharded
@@ -36,7 +36,7 @@ _REDUCED_BEFORE = (
 )
 
 
-class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
+class _DistributedOptimizer(HorovodPassNames, AnyOptimizer):
     """Methods added to the wrapped optimizer's class. Without buckets (one rank, or a copy) they change nothing."""
 
     _buckets: GradientBuckets | None = None
@@ -180,7 +180,7 @@ class _DistributedOptimizer(PassesPerStep, AnyOptimizer):
         if not isinstance(loss, float | torch.Tensor):
             return loss
         tensor = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, dtype=torch.float64)
-        reduced = verbs.allreduce(tensor, self._rules.op, process_set=self._rules.process_set).result()
+        reduced = collectives.allreduce(tensor, self._rules.op, process_set=self._rules.process_set).result()
         return reduced if isinstance(loss, torch.Tensor) else reduced.item()
 
     def _make_sparse(self) -> None:

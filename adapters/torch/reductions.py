@@ -20,8 +20,8 @@ from .autograd import (
     HorovodGroupedReducescatter,
     HorovodReducescatter,
     differentiable,
-    verbs,
 )
+from .collectives import collectives
 
 Tensor = torch.Tensor
 
@@ -55,7 +55,7 @@ def allreduce(
             return result
         chosen = resolve_op(op, average)
         factors = (prescale_factor, postscale_factor, process_set, wire)
-        return verbs.allreduce(tensor, chosen, name, *factors, start=Start.call).result()
+        return collectives.allreduce(tensor, chosen, name, *factors, start=Start.call).result()
     small = Compressed(compression, [tensor])
     reduced: Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
         small.tensors[0], average, name, op, prescale_factor, postscale_factor, process_set
@@ -84,7 +84,7 @@ def allreduce_async(
         tensor([1., 2.])
     """
     chosen = resolve_op(op, average)
-    return handles.add(verbs.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
+    return handles.add(collectives.allreduce(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
 
 
 @documented
@@ -108,7 +108,7 @@ def allreduce_(
         True
     """
     chosen = resolve_op(op, average)
-    return verbs.reduce_in_place(
+    return collectives.reduce_in_place(
         tensor, chosen, name, prescale_factor, postscale_factor, process_set, start=Start.call
     ).result()
 
@@ -137,7 +137,9 @@ def allreduce_async_(
         True
     """
     chosen = op if type(op) is Op and average is None else resolve_op(op, average)
-    return handles.add(verbs.reduce_in_place(tensor, chosen, name, prescale_factor, postscale_factor, process_set))
+    return handles.add(
+        collectives.reduce_in_place(tensor, chosen, name, prescale_factor, postscale_factor, process_set)
+    )
 
 
 @documented
@@ -162,7 +164,7 @@ def grouped_allreduce(
     """
     if not differentiable(*tensors) and not is_called(compression):
         factors = (prescale_factor, postscale_factor, process_set, wire_of(compression))
-        return verbs.grouped_allreduce(tensors, resolve_op(op, average), name, *factors).result()
+        return collectives.grouped_allreduce(tensors, resolve_op(op, average), name, *factors).result()
     if not tensors:
         raise ValueError("grouped_allreduce: the list of tensors is empty")
     # torch.autograd.Function cannot pass options beside a list of tensors, so here the tensors are cast in torch.
@@ -194,7 +196,9 @@ def grouped_allreduce_async(
         [tensor([1.]), tensor([2, 3])]
     """
     chosen = resolve_op(op, average)
-    return handles.add(verbs.grouped_allreduce(tensors, chosen, name, prescale_factor, postscale_factor, process_set))
+    return handles.add(
+        collectives.grouped_allreduce(tensors, chosen, name, prescale_factor, postscale_factor, process_set)
+    )
 
 
 @documented
@@ -257,7 +261,7 @@ def _start_grouped_in_place(
     process_set: ProcessSet,
 ) -> CollectiveHandle[tuple[Tensor, ...]]:
     chosen = resolve_op(op, average)
-    pending = verbs.grouped_allreduce(tensors, chosen, name, prescale, postscale, process_set, in_place=True)
+    pending = collectives.grouped_allreduce(tensors, chosen, name, prescale, postscale, process_set, in_place=True)
     return pending.then(tuple)
 
 
@@ -290,7 +294,7 @@ def reducescatter(
         )
     else:
         rest = (resolve_op(op), name, prescale_factor, postscale_factor, process_set)
-        result = verbs.reduce_scatter(small.tensors[0], *rest).result()
+        result = collectives.reduce_scatter(small.tensors[0], *rest).result()
     return small.restore([result])[0]  # type: ignore[no-any-return]
 
 
@@ -313,7 +317,7 @@ def reducescatter_async(
         tensor([1., 2.])
     """
     return handles.add(
-        verbs.reduce_scatter(tensor, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
+        collectives.reduce_scatter(tensor, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -346,7 +350,7 @@ def grouped_reducescatter(
         )
     else:
         rest = (resolve_op(op), name, prescale_factor, postscale_factor, process_set)
-        shares = verbs.grouped_reduce_scatter(small.tensors, *rest).result()
+        shares = collectives.grouped_reduce_scatter(small.tensors, *rest).result()
     return small.restore(shares)
 
 
@@ -369,5 +373,7 @@ def grouped_reducescatter_async(
         [tensor([1.]), tensor([2., 3.])]
     """
     return handles.add(
-        verbs.grouped_reduce_scatter(tensors, resolve_op(op), name, prescale_factor, postscale_factor, process_set)
+        collectives.grouped_reduce_scatter(
+            tensors, resolve_op(op), name, prescale_factor, postscale_factor, process_set
+        )
     )

@@ -9,7 +9,7 @@ import torch
 from perseus_like.collectives import Average, Op, Sum, resolve_op
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .autograd import verbs
+from .collectives import collectives
 
 
 def sparse_allreduce_async(
@@ -44,7 +44,7 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse_allreduce_async needs a sparse COO tensor, not a {tensor.layout} one")
     # Each entry is a row, so that the ranks' parts follow one another. As one group, both gathers fail or none.
     parts = [tensor._indices().t().contiguous(), tensor._values().detach()]
-    pending = verbs.grouped_allgather(parts, name, process_set)
+    pending = collectives.grouped_allgather(parts, name, process_set)
 
     def wait() -> torch.Tensor:
         gathered_indices, gathered_values = pending.result()

@@ -16,7 +16,7 @@ from perseus_like.host_memory.host_sets import host_process_set
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.world import size
 
-from .autograd import verbs
+from .collectives import collectives
 from .compat.dynamo import not_compiled
 from .compat.training import BatchNormBase, is_batch_norm
 from .ops import allgather_async, allreduce_async, synchronize
@@ -172,7 +172,7 @@ def _statistics(values: Tensor, name: str, ranks: ProcessSet) -> tuple[Tensor, T
         mean, variance = (moment.double() for moment in _local_moments(values))
         sums[:channels], sums[channels:-1] = mean * count, (variance + mean * mean) * count
         sums[-1:].fill_(count)
-    total = verbs.allreduce(sums, Sum, name, process_set=ranks, in_place=True).result()
+    total = collectives.allreduce(sums, Sum, name, process_set=ranks, in_place=True).result()
     everywhere = total[-1]
     mean, squares = (total[:-1] / everywhere.clamp(min=1)).view(2, channels)
     dtype = torch.float32 if values.dtype in _HALVES else values.dtype
@@ -223,7 +223,7 @@ class _Normalize(torch.autograd.Function):
         by_weight, by_bias = _local_sums(grad_output, values, mean.to(wide), variance.to(wide), eps)
         grad_input = None
         if ctx.needs_input_grad[0]:
-            sums = verbs.allreduce(torch.cat([by_bias, by_weight]), Sum, name, process_set=ranks).result()
+            sums = collectives.allreduce(torch.cat([by_bias, by_weight]), Sum, name, process_set=ranks).result()
             mean_gradient, mean_product = (sums / count).view(2, len(mean))
             slope = (variance + eps).rsqrt()
             slope = slope if weight is None else slope * weight

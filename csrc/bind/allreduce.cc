@@ -39,7 +39,7 @@ PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     PyErr_Format(PyExc_TypeError, "a reduction takes %zd arguments, not %zd", kArguments, count);
     return nullptr;
   }
-  return guarded([&] { return new_handle(reduce(verb, arguments)); });
+  return to_python([&] { return new_handle(reduce(verb, arguments)); });
 }
 
 template <Verb verb>

@@ -66,7 +66,7 @@ void raise_in_python() noexcept;
 
 // Wraps functions that Python calls without pybind11: returns what `action` returns, or null with the error set.
 template <typename Action>
-PyObject* guarded(const Action& action) noexcept {
+PyObject* to_python(const Action& action) noexcept {
   try {
     return action();
   } catch (...) {

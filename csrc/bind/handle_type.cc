@@ -43,14 +43,14 @@ PyObject* done(PyObject* self, PyObject*) {
 }
 
 PyObject* wait(PyObject* self, PyObject*) {
-  return guarded([self] {
+  return to_python([self] {
     wait_for(pending_of(self));
     return Py_NewRef(Py_None);
   });
 }
 
 PyObject* result(PyObject* self, PyObject*) {
-  return guarded([self] {
+  return to_python([self] {
     wait_for(pending_of(self));
     return Py_NewRef(pending_of(self).tensors.ptr());
   });

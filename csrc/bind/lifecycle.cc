@@ -93,10 +93,10 @@ void bind_lifecycle(py::module_& module) {
     const py::gil_scoped_release released;
     running->stop_timeline();
   });
-  module.def("settle", [] {
+  module.def("synchronize_device", [] {
     const auto running = running_session();
     const py::gil_scoped_release released;
-    running->settle();
+    running->synchronize_device();
   });
   module.def("description", [] { return running_session()->description(); });
 

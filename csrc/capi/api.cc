@@ -18,48 +18,48 @@ namespace perseus {
 namespace {
 
 // Posts the callback to another thread, because `on_done` is called with the engine's lock held.
-std::function<void(const Status&)> posting(const PerseusRequest& asked, std::shared_ptr<Completion> completion) {
-  return [caller = Caller(asked), completion = std::move(completion)](const Status&) {
-    callbacks().post([caller, completion] { tell(caller, completion); });
+std::function<void(const Status&)> posting(const PerseusRequest& request, std::shared_ptr<Completion> completion) {
+  return [callback = Callback(request), completion = std::move(completion)](const Status&) {
+    callbacks().post([callback, completion] { report_outcome(callback, completion); });
   };
 }
 
-void submit(const PerseusRequest& asked) {
+void submit(const PerseusRequest& request) {
   const auto session = running_session();
-  if (asked.verb == PERSEUS_JOIN) {
-    session->join(asked.process_set, [&asked](const std::shared_ptr<Completion>& completion) {
-      completion->on_done = posting(asked, completion);
+  if (request.verb == PERSEUS_JOIN) {
+    session->join(request.process_set, [&request](const std::shared_ptr<Completion>& completion) {
+      completion->on_done = posting(request, completion);
     });
     return;
   }
-  auto work = work_of(asked, static_cast<int>(session->ranks_of(asked.process_set).size()));
+  auto work = work_of(request, static_cast<int>(session->ranks_of(request.process_set).size()));
   // The work item keeps a reference to itself until it is done.
-  work->completion.on_done = posting(asked, completion_of(work));
+  work->completion.on_done = posting(request, completion_of(work));
   try {
-    session->submit(asked.process_set, work, asked.reduce.average != 0);
+    session->submit(request.process_set, work, request.reduce.average != 0);
   } catch (...) {
     work->completion.on_done = nullptr;
     throw;
   }
 }
 
-void run(const PerseusRequest& asked) {
+void run(const PerseusRequest& request) {
   const auto session = running_session();
-  if (asked.verb == PERSEUS_JOIN) {
-    const auto handle = session->join(asked.process_set);
+  if (request.verb == PERSEUS_JOIN) {
+    const auto handle = session->join(request.process_set);
     handle.wait();
-    return tell(Caller(asked), handle.completion);
+    return report_outcome(Callback(request), handle.completion);
   }
-  auto work = work_of(asked, static_cast<int>(session->ranks_of(asked.process_set).size()));
-  const auto handle = session->submit(asked.process_set, std::move(work), asked.reduce.average != 0, Notify::never);
+  auto work = work_of(request, static_cast<int>(session->ranks_of(request.process_set).size()));
+  const auto handle = session->submit(request.process_set, std::move(work), request.reduce.average != 0, Notify::never);
   handle.wait(false);
-  tell(Caller(asked), handle.completion);
+  report_outcome(Callback(request), handle.completion);
 }
 
 template <void (*action)(const PerseusRequest&)>
-std::int32_t guarded(const PerseusRequest* asked, char* message, std::size_t capacity) {
+std::int32_t to_c(const PerseusRequest* request, char* message, std::size_t capacity) {
   try {
-    action(*asked);
+    action(*request);
     return PERSEUS_OK;
   } catch (const Error& error) {
     return report(error.kind(), error.what(), message, capacity);
@@ -69,10 +69,10 @@ std::int32_t guarded(const PerseusRequest* asked, char* message, std::size_t cap
 }
 
 // Returns −1 if there is no answer.
-template <typename Question>
-std::int32_t number(const Question& question) {
+template <typename Query>
+std::int32_t number(const Query& query) {
   try {
-    return static_cast<std::int32_t>(question(*running_session(true)));
+    return static_cast<std::int32_t>(query(*running_session(true)));
   } catch (const std::exception&) {
     return -1;
   }
@@ -125,8 +125,8 @@ void contradict(std::int32_t process_set, const char* name, const char* call) {
 const PerseusApi& c_api() {
   static const PerseusApi table{
       .version = PERSEUS_API_VERSION,
-      .submit = &guarded<submit>,
-      .run = &guarded<run>,
+      .submit = &to_c<submit>,
+      .run = &to_c<run>,
       .rank = &rank_in,
       .size = &size_of_set,
       .local_rank = &of_topology<&Topology::local_rank>,

@@ -65,10 +65,11 @@ void drop(void* handle, PerseusDone done, void* context) {
   const auto& completion = pending->handle.completion;
   if (!completion->done()) pending->notify();
   if (done == nullptr) return;
-  const Caller caller(done, context);
-  if (completion->done()) return tell(caller, completion);
+  const Callback callback(done, context);
+  if (completion->done()) return report_outcome(callback, completion);
   // The engine holds its lock when it calls this function. The completion keeps itself until it is done.
-  completion->then([caller, completion] { callbacks().post([caller, completion] { tell(caller, completion); }); });
+  completion->then(
+      [callback, completion] { callbacks().post([callback, completion] { report_outcome(callback, completion); }); });
 }
 
 }  // namespace perseus

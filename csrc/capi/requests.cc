@@ -24,34 +24,35 @@ DType dtype_of(std::int32_t value) { return checked<DType>(value, kDTypeCount, "
 
 }  // namespace
 
-std::shared_ptr<WorkItem> work_of(const PerseusRequest& asked, int ranks) {
+std::shared_ptr<WorkItem> work_of(const PerseusRequest& request, int ranks) {
   auto work = std::make_shared<WorkItem>();
-  auto& request = work->request;
-  request.verb = checked<Verb>(asked.verb, PERSEUS_BARRIER + 1, "verb");
-  request.name = asked.name;
-  request.op = checked<ReduceOp>(asked.reduce.op, PERSEUS_OP_COUNT, "reduce op");
-  request.scale = {asked.reduce.prescale, asked.reduce.postscale, 1};
-  request.root = asked.root;
-  if (asked.tensor_names != nullptr) request.member_names = asked.tensor_names;
-  if (asked.reduce.wire_dtype != PERSEUS_SAME_DTYPE) {
-    request.wire_dtype = static_cast<std::int8_t>(dtype_of(asked.reduce.wire_dtype));
+  auto& engine_request = work->request;
+  engine_request.verb = checked<Verb>(request.verb, PERSEUS_BARRIER + 1, "verb");
+  engine_request.name = request.name;
+  engine_request.op = checked<ReduceOp>(request.reduce.op, PERSEUS_OP_COUNT, "reduce op");
+  engine_request.scale = {request.reduce.prescale, request.reduce.postscale, 1};
+  engine_request.root = request.root;
+  if (request.tensor_names != nullptr) engine_request.member_names = request.tensor_names;
+  if (request.reduce.wire_dtype != PERSEUS_SAME_DTYPE) {
+    engine_request.wire_dtype = static_cast<std::int8_t>(dtype_of(request.reduce.wire_dtype));
   }
-  for (std::int32_t i = 0; i < asked.tensor_count; ++i) {
-    const auto& tensor = asked.inputs[i];
-    request.members.push_back({dtype_of(tensor.dtype), Shape(tensor.shape, tensor.shape + tensor.dimensions)});
+  for (std::int32_t i = 0; i < request.tensor_count; ++i) {
+    const auto& tensor = request.inputs[i];
+    engine_request.members.push_back({dtype_of(tensor.dtype), Shape(tensor.shape, tensor.shape + tensor.dimensions)});
     work->inputs.push_back(tensor.data);
   }
-  if (request.verb != Verb::barrier && request.members.empty()) refuse(request.label() + ": a tensor is needed");
-  if (asked.outputs == nullptr) {
-    if (writes_in_place(request.verb)) work->outputs = work->inputs;
+  if (engine_request.verb != Verb::barrier && engine_request.members.empty())
+    refuse(engine_request.label() + ": a tensor is needed");
+  if (request.outputs == nullptr) {
+    if (writes_in_place(engine_request.verb)) work->outputs = work->inputs;
   } else {
-    work->outputs.assign(asked.outputs, asked.outputs + asked.tensor_count);
+    work->outputs.assign(request.outputs, request.outputs + request.tensor_count);
   }
-  if (asked.splits != nullptr) work->splits.assign(asked.splits, asked.splits + ranks);
+  if (request.splits != nullptr) work->splits.assign(request.splits, request.splits + ranks);
   return work;
 }
 
-void tell(const Caller& caller, const std::shared_ptr<Completion>& completion) {
+void report_outcome(const Callback& callback, const std::shared_ptr<Completion>& completion) {
   std::vector<PerseusTensor> results;
   for (const auto& result : completion->results) {
     const auto& shape = result->shape();
@@ -71,7 +72,7 @@ void tell(const Caller& caller, const std::shared_ptr<Completion>& completion) {
       .work = &kept,
       .memory_is_lent = completion->memory_is_lent ? 1 : 0,
   };
-  caller.done(caller.context, &outcome);
+  callback.done(callback.context, &outcome);
 }
 
 std::int32_t report(ErrorKind kind, std::string_view text, char* message, std::size_t capacity) {

@@ -25,8 +25,8 @@ std::chrono::microseconds left(Driver::Clock::time_point until) {
 
 }  // namespace
 
-Driver::Driver(Driven& driven, ControlChannel& control, const Options& options)
-    : driven_(driven), control_(control), options_(options), spin_(options.spin), policy_(options.several_hosts) {}
+Driver::Driver(CycleTarget& target, ControlChannel& control, const Options& options)
+    : target_(target), control_(control), options_(options), spin_(options.spin), policy_(options.several_hosts) {}
 
 void Driver::start() {
   if (options_.threads) return options_.threads->add(*this);
@@ -55,7 +55,7 @@ void Driver::poll() {
   const auto result = run_cycle();
   let_go(std::move(driving), seen);
   // A caller that polls in a loop must leave the processor to the ranks that it waits for.
-  if (result == Driven::Cycle::idle) std::this_thread::yield();
+  if (result == CycleTarget::Cycle::idle) std::this_thread::yield();
 }
 
 void Driver::wait(Completion& completion, bool notified, Clock::time_point until) {
@@ -92,10 +92,10 @@ void Driver::drive(std::unique_lock<std::mutex> driving, Completion& completion,
   auto spin_until = Clock::now() + spin_;
   bool in_vain = false;
   while (!completion.done()) {
-    doorbell.attend();
+    doorbell.begin_polling();
     seen = doorbell.notifications();
     // A caller waits, so sends are not delayed: Cycle::delay is followed by another cycle at once.
-    if (run_cycle() != Driven::Cycle::idle) {
+    if (run_cycle() != CycleTarget::Cycle::idle) {
       spin_until = Clock::now() + spin_;
       continue;
     }
@@ -123,7 +123,7 @@ void Driver::let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen) {
   auto& doorbell = control_.doorbell();
   // Requests that wait for other ranks need a thread that looks at the clock; the driver's own may sleep without a
   // limit.
-  const bool wake_thread = driven_.negotiates() && (control_.needs_polling() || std::exchange(sleeping_, false));
+  const bool wake_thread = target_.negotiates() && (control_.needs_polling() || std::exchange(sleeping_, false));
   driving.unlock();
   doorbell.hand_back(wake_thread ? doorbell.notifications() - 1 : seen);
 }
@@ -139,8 +139,8 @@ void Driver::run() {
     const auto now = Clock::now();
     policy_.apply(now, applied);
     const auto [result, limit] = pass(now);
-    if (result == Driven::Cycle::delay) std::this_thread::sleep_for(limit);
-    if (result == Driven::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);
+    if (result == CycleTarget::Cycle::delay) std::this_thread::sleep_for(limit);
+    if (result == CycleTarget::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);
   }
 }
 
@@ -148,7 +148,7 @@ std::chrono::microseconds Driver::serve() {
   auto& doorbell = control_.doorbell();
   const auto seen = doorbell.notifications();
   const auto [result, limit] = pass(Clock::now());
-  if (result == Driven::Cycle::idle) doorbell.hand_back(seen);
+  if (result == CycleTarget::Cycle::idle) doorbell.hand_back(seen);
   return limit;
 }
 
@@ -158,27 +158,27 @@ Driver::Pass Driver::pass(Clock::time_point now) {
   const std::unique_lock driving(mutex_, std::try_to_lock);
   if (!driving) {
     if (deferred_.arrived()) wake();  // the caller that drives may sleep, and was not woken for this work
-    return {Driven::Cycle::idle, std::min(kLook, period)};  // the caller may stop at any moment
+    return {CycleTarget::Cycle::idle, std::min(kLook, period)};  // the caller may stop at any moment
   }
   const auto result = run_cycle();
   const auto limit = std::min(sleep_limit(), period);
   sleeping_ = limit > kLook;
   switch (result) {
-    case Driven::Cycle::idle: return {result, limit};
-    case Driven::Cycle::delay: return {result, driven_.batching_delay()};
-    case Driven::Cycle::busy: break;
+    case CycleTarget::Cycle::idle: return {result, limit};
+    case CycleTarget::Cycle::delay: return {result, target_.batching_delay()};
+    case CycleTarget::Cycle::busy: break;
   }
   return {result, std::chrono::microseconds(0)};
 }
 
-Driven::Cycle Driver::run_cycle() {
-  const auto result = driven_.cycle();
-  if (result == Driven::Cycle::busy) poll_ = std::chrono::microseconds(0);
+CycleTarget::Cycle Driver::run_cycle() {
+  const auto result = target_.cycle();
+  if (result == CycleTarget::Cycle::busy) poll_ = std::chrono::microseconds(0);
   return result;
 }
 
 std::chrono::microseconds Driver::sleep_limit() {
-  const bool expects = driven_.expects_progress() || control_.keeps_any();
+  const bool expects = target_.expects_progress() || control_.keeps_any();
   if (!control_.needs_progress()) return expects ? kLook : kForever;
   // Notifications of messages are late: poll often while something is expected, and ever more seldom after work.
   const bool polls = control_.needs_polling();

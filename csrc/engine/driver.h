@@ -17,11 +17,11 @@
 namespace perseus {
 
 // The engine as its driver sees it. The driver calls these functions while it holds its lock, so never two at once.
-class Driven {
+class CycleTarget {
  public:
   enum class Cycle { idle, busy, delay };
 
-  virtual ~Driven() = default;
+  virtual ~CycleTarget() = default;
   // Makes one pass over everything that may have happened. Never throws.
   virtual Cycle cycle() = 0;
   // Returns true if something is expected, so that the driver must look at the clock from time to time.
@@ -44,8 +44,8 @@ class Driver final : private ServedEngine {
     std::shared_ptr<EngineThreads> threads;  // null: a thread of its own
   };
 
-  // Starts the thread at start(), once `driven` is ready.
-  Driver(Driven& driven, ControlChannel& control, const Options& options);
+  // Starts the thread at start(), once `target` is ready.
+  Driver(CycleTarget& target, ControlChannel& control, const Options& options);
   ~Driver() override { stop(); }
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -79,7 +79,7 @@ class Driver final : private ServedEngine {
  private:
   // The result of one pass of the engine's thread. Without a notification, the next pass is due after `limit`.
   struct Pass {
-    Driven::Cycle result = Driven::Cycle::idle;
+    CycleTarget::Cycle result = CycleTarget::Cycle::idle;
     std::chrono::microseconds limit{0};
   };
 
@@ -92,10 +92,10 @@ class Driver final : private ServedEngine {
   void drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until);
   void let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen);
   bool is_asked_for() const { return asking_.load(std::memory_order_acquire) > 0; }
-  Driven::Cycle run_cycle();
+  CycleTarget::Cycle run_cycle();
   std::chrono::microseconds sleep_limit();
 
-  Driven& driven_;
+  CycleTarget& target_;
   ControlChannel& control_;
   Options options_;
 

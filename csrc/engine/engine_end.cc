@@ -10,7 +10,7 @@ namespace perseus {
 
 // Ends the engine after a failure of its transport, or an exception. `on_host`: the end of a peer may have caused it.
 void ProcessSetEngine::fail(const Status& why, bool on_host) {
-  link_.transport->give_up(why);
+  link_.transport->abort(why);
   const auto status = on_host ? cause_of(why) : why;
   if (status.kind() != ErrorKind::peer_lost) failed_itself_.store(true, std::memory_order_release);
   break_off(status);
@@ -38,7 +38,7 @@ void ProcessSetEngine::report_failure(const Status& why) {
 void ProcessSetEngine::break_off(const Status& reason, bool all) {
   if (broken_.ok()) broken_ = reason;
   // Work that is queued on a device would wait there without end. If a rank left in order, such work completes.
-  if (liveness_.any_lost() || failed_itself()) executor_.give_up(reason);
+  if (liveness_.any_lost() || failed_itself()) executor_.abort(reason);
   if (all) {
     receive_last_messages();
     point_to_point_.fail(reason);
@@ -75,7 +75,7 @@ void ProcessSetEngine::receive_last_messages() {
 void ProcessSetEngine::send_last_messages(Clock::time_point deadline) {
   constexpr std::chrono::microseconds kPatience{200};
   auto& doorbell = link_.control->doorbell();
-  for (auto seen = doorbell.notifications(); point_to_point_.attend() || point_to_point_.has_outgoing();
+  for (auto seen = doorbell.notifications(); point_to_point_.make_progress() || point_to_point_.has_outgoing();
        seen = doorbell.notifications()) {
     if (liveness_.any_lost() || Clock::now() >= deadline) return;
     receive(Clock::now());

@@ -52,7 +52,7 @@ void PointToPoint::post(std::shared_ptr<PointToPointOp> operation) {
   posted_.push_back(std::move(operation));
 }
 
-bool PointToPoint::attend() {
+bool PointToPoint::make_progress() {
   std::vector<std::shared_ptr<PointToPointOp>> posted;
   {
     std::scoped_lock lock(mutex_);
@@ -378,7 +378,7 @@ const Status* PointToPoint::hopeless(const PointToPointOp& operation) const {
 void PointToPoint::fail(const Status& reason) {
   if (over_.ok()) over_ = reason;
   try {
-    static_cast<void>(attend());
+    static_cast<void>(make_progress());
   } catch (const std::exception&) {
     // The completion has failed already for another reason.
   }

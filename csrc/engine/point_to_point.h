@@ -60,7 +60,7 @@ class PointToPoint {
   // Takes what was posted, and sends to each rank as much as the channel has room for, at most about one large part: a
   // receiver that waits returns the memory of a part before the next but one is laid out. Returns true if anything
   // happened.
-  bool attend();
+  bool make_progress();
   void receive(int from, std::string bytes);
 
   bool has_outgoing() const { return !outgoing_.empty(); }

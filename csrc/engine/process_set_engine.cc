@@ -120,7 +120,7 @@ bool ProcessSetEngine::expects_progress() {
 // The engine's only catch. An exception that `call` throws fails all pending work with its text. The exception must end
 // neither the process, on the engine's thread, nor the caller's wait.
 template <class Call>
-void ProcessSetEngine::guarded(const Call& call) {
+void ProcessSetEngine::end_on_exception(const Call& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -141,17 +141,17 @@ void ProcessSetEngine::end_by_exception(const Status& why) {
 // After an exception the engine is broken and all waits are over: there is nothing to do until the next notification.
 ProcessSetEngine::Cycle ProcessSetEngine::cycle() {
   auto result = Cycle::idle;
-  guarded([&] { result = run_cycle(); });
+  end_on_exception([&] { result = step(); });
   return result;
 }
 
-ProcessSetEngine::Cycle ProcessSetEngine::run_cycle() {
+ProcessSetEngine::Cycle ProcessSetEngine::step() {
   if (liveness_.any_lost() && (broken_.ok() || !point_to_point_.is_over())) break_off(liveness_.status());
   const auto now = Clock::now();
   const bool traced = tracing_.on();
   negotiator_.note_arrivals(traced);
   if (driver_.take_urgent()) negotiator_.request_flush();
-  const bool posted = point_to_point_.attend();
+  const bool posted = point_to_point_.make_progress();
   queries_.progress(now);
   const bool arrived = take_new_work(now);
   const bool received = receive(now);
@@ -357,7 +357,7 @@ Status ProcessSetEngine::inspect() {
   Status found;
   {
     const auto lock = driver_.lock();
-    guarded([&] {
+    end_on_exception([&] {
       if (liveness_.any_lost() && broken_.ok()) break_off(liveness_.status());
       check_device();
     });
@@ -379,7 +379,7 @@ void ProcessSetEngine::close(std::chrono::milliseconds grace) {
     // The engine may be in a collective whose peers are gone; transports look at the liveness and return.
     driver_.stop();
     const auto lock = driver_.lock();
-    guarded([&] {
+    end_on_exception([&] {
       send_last_messages(deadline);
       take_new_work(Clock::now());
       send_shutdown_messages();

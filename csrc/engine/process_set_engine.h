@@ -51,7 +51,7 @@ using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
 // A cycle takes what was submitted, receives messages, sends reports up the tree and plans down, and executes plans.
 // The driver decides which thread runs a cycle and when; the plan executor moves data; missing-rank queries find ranks
 // that have not submitted a request. This class connects them, and decides what happens when something fails.
-class ProcessSetEngine final : private Driven {
+class ProcessSetEngine final : private CycleTarget {
  public:
   ProcessSetEngine(Tree tree, Link link, EngineOptions options, Liveness& liveness, SetVerbs set_verbs);
   ~ProcessSetEngine() override;
@@ -123,9 +123,9 @@ class ProcessSetEngine final : private Driven {
   std::chrono::microseconds batching_delay() override { return batching_delay_; }
 
   template <class Call>
-  void guarded(const Call& call);
+  void end_on_exception(const Call& call);
   void end_by_exception(const Status& why);
-  Cycle run_cycle();
+  Cycle step();
   void report_waiting(Clock::time_point now);
   bool take_new_work(Clock::time_point now);
   bool take_join();

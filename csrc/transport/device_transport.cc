@@ -136,7 +136,7 @@ class NcclTransport final : public DeviceTransport {
     const auto current = use();
     return nccl_->barrier();
   }
-  void give_up(const Status& why) override { nccl_->give_up(why); }
+  void abort(const Status& why) override { nccl_->abort(why); }
 
  private:
   // Any thread may release memory, but NCCL allows one call per communicator at a time.

@@ -92,7 +92,7 @@ class Transport {
 
   // Marks this rank as failed because of a failure outside of this transport, so that ranks that wait for it fail too.
   // If the transport shares nothing with them, they learn of the failure when this process ends.
-  virtual void give_up([[maybe_unused]] const Status& why) {}
+  virtual void abort([[maybe_unused]] const Status& why) {}
 
   // Returns true after a failure if a peer or the library below may still use memory that was passed to a call. This
   // memory must not be freed or used for anything else any more.

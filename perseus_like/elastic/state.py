@@ -19,7 +19,7 @@ def require_intact_results() -> None:
     A collective on a device is complete for its caller once it is queued, so its results may still turn out wrong.
     """
     if session.core.is_running():
-        session.core.settle()
+        session.core.synchronize_device()
 
 
 class State:

@@ -107,7 +107,7 @@ def _assign_offsets(buckets: Sequence[Bucket[K]], members: dict[int, Member[K]])
     return totals
 
 
-class Passes:
+class PassCounter:
     """Counts backward passes of each gradient, and sends a bucket once it is full and all earlier buckets are sent."""
 
     def __init__(

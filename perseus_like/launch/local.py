@@ -23,7 +23,7 @@ from .environment import (
 )
 from .output import Screen, Style
 from .output.masking import shell_line
-from .processes.first_failure import Witness
+from .processes.first_failure import RankEvidence
 from .processes.supervise import Ending, Supervisor
 from .start_errors import LaunchError
 
@@ -48,7 +48,7 @@ def run_local(options: Options, size: int) -> Ending:
             supervisor.serve()
             if supervisor.is_stopping:
                 break
-            witness = Witness(log=screen.log_of(rank, "stderr"), rank=rank)
+            evidence = RankEvidence(log=screen.log_of(rank, "stderr"), rank=rank)
             with started_on(binding.cpus[rank] if binding else None):
                 supervisor.start(
                     f"rank {rank}",
@@ -56,8 +56,8 @@ def run_local(options: Options, size: int) -> Ending:
                     rank_environment(job, rank, size, port),
                     stdin_of(rank),
                     screen.channel(rank, "stdout"),
-                    screen.channel(rank, "stderr", witness),
-                    witness,
+                    screen.channel(rank, "stderr", evidence),
+                    evidence,
                 )
             while notes:  # not before the first rank, since the error of a program that cannot be started is enough
                 screen.announce(notes.pop(0))

@@ -37,7 +37,7 @@ class StreamTransport final : public DeviceTransport {
     failure_ = std::move(status);
   }
   std::shared_ptr<void> register_memory(void*, std::size_t) override { return nullptr; }
-  void give_up(const Status&) override {}
+  void abort(const Status&) override {}
 
   Status allreduce(const Reduction& reduction, Pieces in, Pieces out) override {
     enqueue([this, reduction, from = copy_of(in), to = copy_of(out)] {

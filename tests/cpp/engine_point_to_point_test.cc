@@ -263,7 +263,7 @@ struct TwoRanks {
 
   // Runs one cycle of a rank. Returns true if anything happened.
   bool cycle(int rank) {
-    bool busy = messages[static_cast<std::size_t>(rank)].attend();
+    bool busy = messages[static_cast<std::size_t>(rank)].make_progress();
     for (ControlMessage message; channels[static_cast<std::size_t>(rank)].receive(message); busy = true) {
       messages[static_cast<std::size_t>(rank)].receive(message.from, std::move(message.bytes));
     }

@@ -55,7 +55,7 @@ TEST(ReadySet, HasADoorbellOnceNobodyAttendsToIt) {
   ReadySet set;
   Doorbell doorbell;
   doorbell.join(set, 7);
-  doorbell.attend();
+  doorbell.begin_polling();
   const auto seen = doorbell.notifications();
   doorbell.hand_back(seen);
   EXPECT_TRUE(taken(set).empty());

@@ -76,7 +76,8 @@ std::unique_ptr<Transport> alone_on_a_host(bool as_a_pair, FakeRail::Behaviour r
   const std::array members = {0, 1};
   hierarchy::Transports transports{std::make_unique<self::SelfTransport>(), std::move(first),
                                    std::make_unique<FakeRail>([] { return Status(); }), std::move(second)};
-  return std::make_unique<hierarchy::ClusterTransport>(hierarchy::Layout(topology, members), 0, std::move(transports));
+  return std::make_unique<hierarchy::HierarchicalTransport>(hierarchy::Layout(topology, members), 0,
+                                                            std::move(transports));
 }
 
 // An event that happens once.

@@ -86,7 +86,7 @@ TEST(Layout, GroupRanksAreIndicesOfTheMembers) {
 }
 
 // Every rank sends to every other: on its host, between leaders, and directly.
-TEST(ClusterChannel, ReachesAllRanks) {
+TEST(HierarchicalChannel, ReachesAllRanks) {
   run_world(Ranks::hosts, 5, [](World& world) {
     const auto link = world.connect_all();
     link.control->expect_anybody(true);
@@ -120,7 +120,7 @@ std::vector<float> average_of_halves(World& world, float value) {
 }
 
 // Averages whose sums do not fit into 16 bits: the sum within a host must not overflow.
-TEST(ClusterTransport, AverageOfLargeHalvesDoesNotOverflow) {
+TEST(HierarchicalTransport, AverageOfLargeHalvesDoesNotOverflow) {
   run_world(Ranks::hosts, 4, [](World& world) {
     for (const float value : average_of_halves(world, 40'000.0F)) ASSERT_EQ(value, 40'000.0F);
   });
@@ -171,7 +171,7 @@ TEST(Levels, KeepSmallAveragesOfManyHosts) {
   }
 }
 
-TEST(ClusterTransport, KeepsSmallAveragesOfHalves) {
+TEST(HierarchicalTransport, KeepsSmallAveragesOfHalves) {
   constexpr float kSmall = 17 * 0x1p-24F;
   for (const int size : {4, 5}) {
     run_world(Ranks::hosts, size, [](World& world) {
@@ -247,7 +247,7 @@ TEST_P(UnevenBlocks, AreReduced) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ClusterTransport, UnevenBlocks, ::testing::Values(3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(HierarchicalTransport, UnevenBlocks, ::testing::Values(3, 4, 5));
 
 }  // namespace
 }  // namespace perseus::testing

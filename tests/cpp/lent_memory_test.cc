@@ -23,7 +23,7 @@
 #include "transport/messages/transport.h"
 #include "transport/mpi/bootstrap.h"
 #include "transport/mpi/connections.h"
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 #include "transport_world.h"
 
 namespace perseus::testing {

@@ -44,7 +44,7 @@ TEST(Xccl, AbortingEndsTheWaitOfItsOwnStream) {
     if (world.rank == 1) return;
     std::vector<float> values(10);
     EXPECT_TRUE(sum(*transport, values).ok());
-    transport->give_up({ErrorKind::unavailable, "no memory"});
+    transport->abort({ErrorKind::unavailable, "no memory"});
     expect_text(transport->check(), ErrorKind::unavailable, "no memory");
     transport.reset();
     EXPECT_EQ(orders.aborted, 1);

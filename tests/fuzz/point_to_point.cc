@@ -53,13 +53,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     post(messages, memory[0], false, 1, 0);
     post(messages, memory[1], false, PointToPointOp::kAnybody, 1);
     post(messages, memory[3], true, 2, 0);
-    messages.attend();
+    messages.make_progress();
     while (!input.empty()) {
       const int from = input.below(3);
       auto bytes = input.text();
       if (PointToPoint::is_point_to_point(bytes)) messages.receive(from, std::move(bytes));
       if (input.below(8) == 0) post(messages, memory[2], false, from, input.below(4));
-      messages.attend();
+      messages.make_progress();
     }
   } catch (const Error&) {
   }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch.processes import describe_exit
-from perseus_like.launch.processes.first_failure import Failure, Verdict, Witness
+from perseus_like.launch.processes.first_failure import Failure, FirstFailure, RankEvidence
 from perseus_like.launch.start_errors import describe_code
 from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
 
@@ -138,11 +138,11 @@ def test_a_rank_that_ends_early_is_named(
 
 
 def test_equal_failures_after_the_first_are_one_line() -> None:
-    verdict = Verdict()
+    verdict = FirstFailure()
     for rank, code in ((3, 1), (0, 7), (1, 1), (2, 1)):
-        witness = Witness(rank=rank)
-        witness.record = FailureRecord(f"rank {rank}", f"of code {code}", [], is_consequence=code == 1)
-        verdict.add(Failure(f"rank {rank} on h", f"exited with code {code}", code, False, witness))
+        evidence = RankEvidence(rank=rank)
+        evidence.record = FailureRecord(f"rank {rank}", f"of code {code}", [], is_consequence=code == 1)
+        verdict.add(Failure(f"rank {rank} on h", f"exited with code {code}", code, False, evidence))
     verdict.decide(is_final=True)
     lines = [line.text for line in verdict.report(4, is_known=False)]
     assert lines == [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from perseus_like.launch.output import Channel, Sink, Style
 from perseus_like.launch.output.repeats import Repeats
-from perseus_like.launch.processes.first_failure import Witness
+from perseus_like.launch.processes.first_failure import RankEvidence
 from tests.job import LIMIT_SECONDS
 
 from .conftest import Launched, Perseusrun, Script
@@ -374,7 +374,7 @@ class Stderr:
         self.sink = Memory()
         self.said: list[str] = []
         repeats = self.repeats = Repeats(self.said.append)
-        self.witnesses = [Witness(rank=rank) for rank in range(size)]
+        self.witnesses = [RankEvidence(rank=rank) for rank in range(size)]
         self.channels = [Channel(w.rank, "stderr", self.sink, Style(), None, w, repeats) for w in self.witnesses]
 
     def end(self) -> dict[int, bytes]:
@@ -397,8 +397,8 @@ def test_a_traceback_that_another_rank_has_printed_becomes_one_line() -> None:
     for rank in (2, 1):  # they come further than the first
         stderr.channels[rank].feed(TRACEBACK)
     first.feed(TRACEBACK[50:])
-    for witness in stderr.witnesses:
-        witness.has_ended_badly = True
+    for evidence in stderr.witnesses:
+        evidence.has_ended_badly = True
     assert stderr.end() == {0: TRACEBACK, 1: b"", 2: b"", 3: TRACEBACK.replace(b"bad", b"odd")}
     assert stderr.said == ["[1-2]: the same traceback as [0]"]
 

@@ -64,7 +64,7 @@ Situation shutdown(int ranks) {
       return std::make_unique<messages::MessageChannel>(mpi::make_network(mpi.api(rank), {comm}),
                                                         messages::WaitOptions{}, each.closing);
     };
-    each.channel = std::make_unique<hierarchy::ClusterChannel>(
+    each.channel = std::make_unique<hierarchy::HierarchicalChannel>(
         layout, rank,
         std::make_unique<HostLink>(hosts[static_cast<std::size_t>(costs.host_of(rank))], rank % kRanksPerHost),
         rank % kRanksPerHost == 0 ? channel(leaders) : nullptr, channel(mpi.api(rank).world()));

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseus_like.gradients import divide_into_groups
-from perseus_like.gradients.buckets import Bucket, Layout, Member, Passes, lay_out
+from perseus_like.gradients.buckets import Bucket, Layout, Member, PassCounter, lay_out
 
 
 def members_of(sizes: list[int], kinds: list[str]) -> dict[int, Member[str]]:
@@ -79,7 +79,7 @@ def two_buckets() -> Layout[str]:
 
 def test_full_buckets_are_sent_in_order() -> None:
     sent: list[int] = []
-    passes = Passes(3, 1, sent.append)
+    passes = PassCounter(3, 1, sent.append)
     passes.use(two_buckets())
     passes.arrived(2)
     assert sent == []
@@ -98,7 +98,7 @@ def test_full_buckets_are_sent_in_order() -> None:
 
 def test_passes_are_counted() -> None:
     sent: list[int] = []
-    passes = Passes(3, 2, sent.append, too_many="twice is enough")
+    passes = PassCounter(3, 2, sent.append, too_many="twice is enough")
     passes.use(two_buckets())
     for index in (0, 1, 2):
         passes.arrived(index)
@@ -111,7 +111,7 @@ def test_passes_are_counted() -> None:
 
 
 def test_the_first_pass_records_the_order_of_gradients() -> None:
-    passes = Passes(2, 1, lambda number: pytest.fail(f"bucket {number} was sent"))
+    passes = PassCounter(2, 1, lambda number: pytest.fail(f"bucket {number} was sent"))
     passes.grow(1)
     for index in (2, 0, 1):
         passes.arrived(index)
@@ -126,7 +126,7 @@ def test_the_first_pass_records_the_order_of_gradients() -> None:
 
 def test_the_number_of_arrivals_of_a_gradient_is_learned() -> None:
     sent: list[int] = []
-    passes = Passes(3, 1, sent.append, counting=True)
+    passes = PassCounter(3, 1, sent.append, counting=True)
     for index in (0, 0, 1, 0, 2):
         passes.arrived(index)
     passes.use(two_buckets())

@@ -35,6 +35,25 @@ PRIVATE_TERMS = {
     r"confess\w*": "report a failure",
     r"the house": "the library",
 }
+# Names of classes, functions and variables, likewise. Comments and texts may use these words.
+PRIVATE_NAMES = {
+    "attend": "contribute, or begin_polling",
+    "attendance": "participant",
+    "blame": "report_…",
+    "culprit": "origin",
+    "delivery": "a copy, by its source and target",
+    "driven": "target",
+    "fetched": "copied_to_host",
+    "gathering": "VariableSizeCollective",
+    "give_up": "abort, or raise_timeout",
+    "guarded": "as_status, to_python or to_c",
+    "landing": "pinned_like",
+    "meeting": "barrier",
+    "said": "given",
+    "settle": "synchronize_device",
+    "twin": "by what it shares",
+    "witness": "evidence",
+}
 
 
 def first_sentence(text: str) -> str:
@@ -123,6 +142,24 @@ def findings(path: Path) -> list[str]:
     return found
 
 
+def names_in_python(source: str) -> set[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def names_in_cxx(source: str) -> set[str]:
+    return set(
+        re.findall(r"[A-Za-z_]\w*", re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', "", source, flags=re.DOTALL))
+    )
+
+
+def private_names(path: Path) -> list[str]:
+    """Returns a line for each name of the sources that has a better one."""
+    names = (names_in_python if path.suffix == ".py" else names_in_cxx)(path.read_text())
+    plain = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower(): name for name in names}
+    return [f"{path}: {name}: say {PRIVATE_NAMES[key]}" for key, name in plain.items() if key in PRIVATE_NAMES]
+
+
 def files() -> list[str]:
     """Returns the files that have a reader, without what builds and tools leave in the folder. Needs no git."""
     found = []
@@ -161,4 +198,15 @@ def test_the_check_finds_headless_sentences() -> None:
 
 def test_language() -> None:
     found = [finding for name in files() for finding in findings(ROOT / name)]
+    assert not found, "\n".join(found)
+
+
+def test_the_check_finds_private_names() -> None:
+    assert names_in_python("x = Witness()  # a meeting") == {"x", "Witness"}
+    assert names_in_cxx('void settle();  // said\n/* twin */ log("blame");') == {"void", "settle", "log"}
+
+
+def test_names_are_those_of_the_field() -> None:
+    sources = [Path(each) for each in files() if each.startswith(("csrc/", "perseus_like/", "adapters/", "bindings/"))]
+    found = [line for path in sources if path.suffix != ".md" for line in private_names(ROOT / path)]
     assert not found, "\n".join(found)

@@ -1,6 +1,6 @@
 """The differences between Keras' backends: one module for each backend, with the same functions and classes.
 
-`framework` is the adapter whose collectives are used. `Reducer` reduces gradients over all ranks. `Passes`
+`framework` is the adapter whose collectives are used. `Reducer` reduces gradients over all ranks. `GradientSums`
 sums gradients over several backward passes. `tensor(value)` converts a value to a tensor.
 """
 

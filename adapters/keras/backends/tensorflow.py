@@ -66,7 +66,7 @@ def executing_eagerly() -> bool:
     return bool(tf.executing_eagerly())
 
 
-class Passes(SumsOfLists):
+class GradientSums(SumsOfLists):
     """Sums the gradients of `count` backward passes in variables, which traced functions update, too."""
 
     def __init__(self, count: int) -> None:

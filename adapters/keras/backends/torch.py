@@ -52,7 +52,7 @@ class _ListSums:
         self.totals: list[Any] = [None] * len(variables)
 
 
-class Passes(PartialSums):
+class GradientSums(PartialSums):
     """Sums the gradients of `count` backward passes. Each list of variables counts its own passes."""
 
     def __init__(self, count: int) -> None:

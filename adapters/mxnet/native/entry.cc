@@ -45,7 +45,7 @@ PerseusRequest request_of(const Push& push) {
 }
 
 template <typename Call>
-int guarded(char* message, std::size_t capacity, const Call& call) {
+int to_c(char* message, std::size_t capacity, const Call& call) {
   try {
     call();
     return 0;
@@ -63,7 +63,7 @@ int guarded(char* message, std::size_t capacity, const Call& call) {
 // -1 with the reason in `message`.
 PERSEUS_EXPORT int perseus_mxnet_open(const PerseusApi* core, void* mxnet, const char* const* error_names,
                                       std::int32_t error_count, char* message, std::size_t capacity) {
-  return guarded(message, capacity, [&] {
+  return to_c(message, capacity, [&] {
     libraries = new Libraries{core, perseus::mxnet::load_mxnet(mxnet), {error_names, error_names + error_count}};
   });
 }
@@ -74,7 +74,7 @@ PERSEUS_EXPORT int perseus_mxnet_share_memory(Array one, Array other) {
 }
 
 PERSEUS_EXPORT int perseus_mxnet_push(const Push* push, char* message, std::size_t capacity) {
-  return guarded(message, capacity, [&] {
+  return to_c(message, capacity, [&] {
     auto operation = std::make_unique<Operation>(*libraries, request_of(*push), push->name);
     const auto* extents = push->extents;
     for (std::int32_t i = 0; i < push->count; ++i) {
@@ -92,7 +92,7 @@ PERSEUS_EXPORT int perseus_mxnet_push(const Push* push, char* message, std::size
 // for that.
 PERSEUS_EXPORT const Memory* perseus_mxnet_allocate(std::size_t bytes, char* message, std::size_t capacity) {
   const Memory* memory = nullptr;
-  guarded(message, capacity, [&] {
+  to_c(message, capacity, [&] {
     memory = new Memory(*libraries->core, bytes);
     std::snprintf(message, capacity, "%s", memory->why_private().c_str());
   });
@@ -104,6 +104,6 @@ PERSEUS_EXPORT void perseus_mxnet_release(const Memory* memory) { delete memory;
 PERSEUS_EXPORT int perseus_mxnet_view(const Memory* memory, std::size_t offset_bytes, std::int32_t kind,
                                       std::int32_t bits, const std::int64_t* extents, std::int32_t dimensions,
                                       Array* array, char* message, std::size_t capacity) {
-  return guarded(message, capacity,
-                 [&] { *array = memory->view(libraries->mxnet, offset_bytes, kind, bits, extents, dimensions); });
+  return to_c(message, capacity,
+              [&] { *array = memory->view(libraries->mxnet, offset_bytes, kind, bits, extents, dimensions); });
 }

@@ -11,7 +11,7 @@ from perseus_like.host_memory.host_sets import host_process_set, leaders_process
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece
 
 
@@ -49,7 +49,7 @@ class BetweenHosts(FeedbackCompressor):
         # The mean of these over hosts is the mean over ranks, also if hosts have different numbers of ranks.
         with torch.no_grad():
             parts = (1.0, hosts / ranks, host)
-            verbs.grouped_allreduce(tensors, Sum, f"{name}.within", *parts, in_place=True).result()
+            collectives.grouped_allreduce(tensors, Sum, f"{name}.within", *parts, in_place=True).result()
         finish = self.inner.start(name, gradients, True, leaders) if leaders.included() else None
 
         def receive() -> None:
@@ -57,7 +57,9 @@ class BetweenHosts(FeedbackCompressor):
                 finish()
             root = min(host.ranks or [0])
             back = f"{name}.back"
-            pending = [verbs.broadcast(t, root, f"{back}.{key}", host, in_place=True) for key, t in gradients.items()]
+            pending = [
+                collectives.broadcast(t, root, f"{back}.{key}", host, in_place=True) for key, t in gradients.items()
+            ]
             for each in pending:
                 each.result()
             if not average:

@@ -8,7 +8,7 @@ import torch
 
 from perseus_like.process_sets import ProcessSet
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece, joined, parted
 
 SHORTEST_ROW = 32  # elements; for shorter rows, sending two means each costs too much
@@ -27,7 +27,7 @@ class OneBitCompressor(FeedbackCompressor):
         sizes = [_sizes(matrix, bits) for matrix, bits in zip(rows, positive, strict=True)]
         for matrix, bits, size in zip(rows, positive, sizes, strict=True):
             matrix.sub_(_restored(bits, size, matrix.dtype))
-        pending = verbs.grouped_allgather([pack(joined(positive)), joined(sizes)], name, process_set)
+        pending = collectives.grouped_allgather([pack(joined(positive)), joined(sizes)], name, process_set)
 
         def finish() -> bool:
             ranks = process_set.size() or 1

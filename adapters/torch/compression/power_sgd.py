@@ -9,7 +9,7 @@ import torch
 from perseus_like.collectives import Average
 from perseus_like.process_sets import ProcessSet
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece, joined, parted
 
 
@@ -41,7 +41,7 @@ class PowerSGDCompressor(FeedbackCompressor):
         whole = [piece for piece in pieces if not self._is_worth_it(piece)]
         left = [piece.matrix() @ self._right_of(piece) for piece in narrow]
         first = [*left, *(piece.values for piece in whole)]
-        pending = verbs.allreduce(joined(first), Average, f"{name}.left", process_set=process_set, in_place=True)
+        pending = collectives.allreduce(joined(first), Average, f"{name}.left", process_set=process_set, in_place=True)
 
         def finish() -> bool:
             reduced = pending.result()
@@ -64,7 +64,7 @@ class PowerSGDCompressor(FeedbackCompressor):
         self, name: str, pieces: list[Piece], bases: list[torch.Tensor], process_set: ProcessSet
     ) -> None:
         right = [piece.matrix().t() @ basis for piece, basis in zip(pieces, bases, strict=True)]
-        pending = verbs.allreduce(joined(right), Average, f"{name}.right", process_set=process_set, in_place=True)
+        pending = collectives.allreduce(joined(right), Average, f"{name}.right", process_set=process_set, in_place=True)
         for piece, basis, factor in zip(pieces, bases, parted(pending.result(), right), strict=True):
             self._right[piece.key] = factor
             product = basis @ factor.t()

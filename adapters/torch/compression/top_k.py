@@ -10,7 +10,7 @@ import torch
 
 from perseus_like.process_sets import ProcessSet
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece
 
 WHOLE_ELEMENTS = 1024  # a gradient of this size or less is sent whole
@@ -31,7 +31,7 @@ class TopKCompressor(FeedbackCompressor):
     def exchange(self, name: str, pieces: list[Piece], process_set: ProcessSet) -> Callable[[], bool]:
         places = [self._choose(piece.values) for piece in pieces]
         chosen = [_take(piece, place) for piece, place in zip(pieces, places, strict=True)]
-        pending = verbs.grouped_allgather([torch.cat(chosen), torch.cat(places)], name, process_set)
+        pending = collectives.grouped_allgather([torch.cat(chosen), torch.cat(places)], name, process_set)
 
         def finish() -> bool:
             ranks = process_set.size() or 1

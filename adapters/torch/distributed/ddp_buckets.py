@@ -29,7 +29,7 @@ _log = logging.getLogger("perseus_like")
 _returned: weakref.WeakKeyDictionary[torch.UntypedStorage, bool] = weakref.WeakKeyDictionary()
 
 
-class BucketGroup(_ProcessGroup):  # type: ignore[misc]
+class SharedBucketGroup(_ProcessGroup):  # type: ignore[misc]
     """The process group that a reducer of DistributedDataParallel calls: what it reduces are buckets.
 
     It has no state of its own. All of its calls are calls of the group that the program uses.

@@ -40,7 +40,7 @@ def root_of(opts: Any, root: int = 0, **_: Any) -> int:
     return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", root))
 
 
-class Engine(_ProcessGroup):  # type: ignore[misc]
+class NumberedGroup(_ProcessGroup):  # type: ignore[misc]
     """The base class of the verbs. Collectives of a group are numbered; if the n-th calls differ, all ranks fail."""
 
     def __init__(self, number: int, rank: int, size: int, timeout: float) -> None:

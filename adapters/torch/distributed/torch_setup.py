@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from ..compat import process_groups
-from .ddp_buckets import BucketGroup
+from .ddp_buckets import SharedBucketGroup
 
 _log = logging.getLogger("perseus_like")
 _NAN_CHECKS = ("TORCH_DIST_NAN_CHECK", "TORCH_NAN_CHECK", "TORCH_NCCL_NAN_CHECK")
@@ -44,7 +44,7 @@ def restart_count() -> str | None:
 def _group_of_buckets(group: Any) -> Any:
     """Returns the group that reduces the buckets of a DistributedDataParallel of `group`."""
     on_the_host = getattr(group, "parts", {"cpu": group}).get("cpu")
-    return BucketGroup(group) if _is_ours(on_the_host) else group
+    return SharedBucketGroup(group) if _is_ours(on_the_host) else group
 
 
 def _is_ours(group: Any) -> bool:

@@ -11,7 +11,7 @@ from perseus_like.collectives import Sum
 from perseus_like.collectives.handle import results_of
 from perseus_like.objects import allgather_object
 
-from ..autograd import verbs
+from ..collectives import collectives
 
 Kept = dict[int, torch.Tensor]  # by the place of the parameter in the groups of the optimizer
 _USED = "_perseus_used_version"  # an attribute of a gradient: its version when a step used it
@@ -66,7 +66,7 @@ class PartialGradients:
             means[place] = dense.detach().clone().div_(ranks)
         results_of(
             [
-                verbs.allreduce(mean, Sum, f"elastic.partial_gradients.{place}", in_place=True)
+                collectives.allreduce(mean, Sum, f"elastic.partial_gradients.{place}", in_place=True)
                 for place, mean in means.items()
             ]
         )

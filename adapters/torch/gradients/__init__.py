@@ -26,7 +26,7 @@ from perseus_like.gradients.agreement import (
     described,
     report_mixture,
 )
-from perseus_like.gradients.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, Passes, lay_out
+from perseus_like.gradients.buckets import FIRST_BUCKET_BYTES, LARGE_BYTES, Layout, PassCounter, lay_out
 from perseus_like.host_facts import usable_cores
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
@@ -39,7 +39,7 @@ from ..tensors import tensors
 from .bucket_memory import BucketMemory, Changes, Contents
 from .gradient_memory import Kind, dense_strides, member_of
 from .gradient_watch import ALONE, Steps, report
-from .ownership import Owner, register, require_sole_owner
+from .ownership import ReducerPolicy, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 
 _log = logging.getLogger("perseus_like")
@@ -56,9 +56,9 @@ class GradientBuckets:
         parameters: Sequence[tuple[str, torch.Tensor]],
         rules: GradientRules,
         passes_per_step: int,
-        owner: Owner | None = None,
+        policy: ReducerPolicy | None = None,
     ) -> None:
-        self._owner = owner or Owner()
+        self._policy = policy or ReducerPolicy()
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: dict[int, int] = {}  # the index of each parameter, by id()
@@ -80,8 +80,10 @@ class GradientBuckets:
         self._changes = ChangeExchange(rules.process_set)
         self._hooks: list[Any] = []
         self._communicate: Communicate | None = None
-        learns = self._owner.learns_passes
-        self.passes = Passes(0, passes_per_step, self._send, self._owner.too_many, learns, self._memory.note_bucket)
+        learns = self._policy.learns_passes
+        self.passes = PassCounter(
+            0, passes_per_step, self._send, self._policy.too_many, learns, self._memory.note_bucket
+        )
         self.add(parameters)
         register(self)
 
@@ -109,15 +111,15 @@ class GradientBuckets:
         self._memory.release()
 
     @property
-    def owner_name(self) -> str:
-        return self._owner.name
+    def description(self) -> str:
+        return self._policy.name
 
     @property
-    def follows(self) -> str:
+    def reduces_after(self) -> str:
         return ""
 
     @property
-    def is_open(self) -> bool:
+    def has_hooks(self) -> bool:
         """True while hooks are installed on the parameters."""
         return bool(self._hooks)
 
@@ -188,7 +190,7 @@ class GradientBuckets:
                 if not self._changes.are_together():
                     self._report_mixture()
                 if self._changes.writers and not mine.written:
-                    report(self._owner.name, [], subject=self._changes.other_writers(mine))
+                    report(self._policy.name, [], subject=self._changes.other_writers(mine))
                 difference = None
                 if self._changes.steps_differ or self._changes.some_edited:
                     difference = self._report_steps(mine, steps)
@@ -224,7 +226,7 @@ class GradientBuckets:
     def _make_hook(self, index: int) -> Hook:
         views, adopt, note = self._memory.views, self._memory.adopt, self._memory.note
         arrived = self.passes.arrived
-        counts = self._owner.counts
+        counts = self._policy.counts
 
         def hook(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
@@ -246,8 +248,8 @@ class GradientBuckets:
 
         Blocks until they step. A DistributedDataParallel raises it at once: it meets the others in its next forward.
         """
-        if self._owner.fills_in:
-            text = f"{self._owner.name}, gradient of {self._names[index]!r}: {error}"
+        if self._policy.fills_in:
+            text = f"{self._policy.name}, gradient of {self._names[index]!r}: {error}"
             _log.error("%s; this rank waits until the other ranks step, and they fail too", text)
             self._memory.clear_notes()  # the pass has written to gradients, not the program
             error_of(lambda: self.synchronize([], error=text))
@@ -272,7 +274,7 @@ class GradientBuckets:
         request = self._requests.get(number)
         if request is None or request.address != row.data_ptr():  # `share_memory_` of a view moves the whole row
             wire = wire_of(rules.compression)
-            contents = described(self._owner.name, self._descriptions())
+            contents = described(self._policy.name, self._descriptions())
             request = PersistentAllreduce(tensors, row, rules.op, *rules.factors, rules.process_set, wire, contents)
             self._requests[number] = request
         waits = self.passes.holds or number + 1 == len(memory.rows)  # the caller waits for the last one
@@ -299,7 +301,7 @@ class GradientBuckets:
         # No other rank has submitted what a hook or a compression has. It stays in flight.
         in_flight, self._in_flight = self._in_flight, []
         try:
-            report_mixture(name, self._owner.name, descriptions, False, requests, process_set)
+            report_mixture(name, self._policy.name, descriptions, False, requests, process_set)
         except DisagreementError:
             if len(requests) == len(in_flight):
                 self._in_flight = in_flight
@@ -311,7 +313,7 @@ class GradientBuckets:
     ) -> OwnChanges:
         """Returns what the program has done to the owner's parameters. Warns of gradients that it has written to."""
         names = [self._names[index] for index in sorted(changes.written)]
-        error = report(self._owner.name, names) if names else ""
+        error = report(self._policy.name, names) if names else ""
         frozen, removed, new = [], [], []
         for position, (_, parameter) in enumerate(parameters):
             index = self._known.get(id(parameter))
@@ -337,11 +339,11 @@ class GradientBuckets:
         """
         if self._changes.steps_differ:
             name = self.common_name.name
-            text = self._changes.difference_of_steps(name, self._owner.name, self._descriptions(), mine)
+            text = self._changes.difference_of_steps(name, self._policy.name, self._descriptions(), mine)
             error: Exception = DisagreementError(text)
             return error
         names = [self._names[index] for index in sorted(steps.edited if steps else ())]
-        text = report(self._owner.name, names, ALONE, "the program" if names else "the program of another rank")
+        text = report(self._policy.name, names, ALONE, "the program" if names else "the program of another rank")
         return RuntimeError(text) if text else None
 
     def _apply(
@@ -361,7 +363,7 @@ class GradientBuckets:
             if position not in common.removed:
                 self._memory.show(self._known[id(parameter)])
         if some := common.removed_by_some - common.removed:
-            error = report(self._owner.name, [parameters[position][0] for position in sorted(some)])
+            error = report(self._policy.name, [parameters[position][0] for position in sorted(some)])
             if error:
                 raise RuntimeError(error)
         return late
@@ -390,7 +392,7 @@ class GradientBuckets:
                 continue
             view.zero_()
             # A parameter that was frozen meanwhile gets no gradient, but its elements of the bucket are reduced.
-            if parameter.requires_grad and self._owner.fills_in:
+            if parameter.requires_grad and self._policy.fills_in:
                 memory.assign(index, view)
 
     def _start_sparse(self) -> None:
@@ -426,8 +428,8 @@ class GradientBuckets:
             self._memory.adopt(index, parameter.grad)
         arrivals = list(dict.fromkeys(self.passes.arrivals))
         descriptions = self._descriptions()
-        agreement = self.common_name.agree(descriptions, arrivals, self._memory.sparse_seen, self._owner.name)
-        self._changes.name_owner(self._owner.name, descriptions)
+        agreement = self.common_name.agree(descriptions, arrivals, self._memory.sparse_seen, self._policy.name)
+        self._changes.name_owner(self._policy.name, descriptions)
         self._name = f"{self.common_name.name}.{agreement.number}"
         self._agreed = agreement.complete
         self._sparse = agreement.sparse
@@ -446,7 +448,7 @@ class GradientBuckets:
         return f"{self._names[index]!r} {dtype}{list(parameter.shape)} {strides}{compressed}"
 
     def _lay_out(self, order: Sequence[int]) -> None:
-        limit = self._owner.bucket_bytes
+        limit = self._policy.bucket_bytes
         members = {index: member_of(self._parameters[index]) for index in order}
         self._layout = lay_out(members, order, self._groups, min(FIRST_BUCKET_BYTES, limit), limit, LARGE_BYTES)
         self._memory.use(self._layout)

@@ -13,7 +13,7 @@ from perseus_like.gradients.agreement import ChangeExchange, OwnChanges, OwnerNa
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
-from ..autograd import verbs
+from ..collectives import collectives
 
 _OWNER = "DistributedOptimizer with op=Adasum"
 
@@ -32,7 +32,7 @@ class DeltaSum:
     def step(self, parameters: Iterable[tuple[str, torch.Tensor]], local_step: Callable[[], Any]) -> Any:
         """Returns the result of `local_step`. If it or a rank fails, parameters stay as `local_step` left them."""
         named = list(parameters)
-        self._meet(named)
+        self._step_barrier(named)
         with torch.no_grad():
             starts = [parameter.detach().clone() for _, parameter in named]
         result = local_step()
@@ -45,7 +45,7 @@ class DeltaSum:
                 parameter.copy_(start.add_(delta))
         return result
 
-    def _meet(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def _step_barrier(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Raises DisagreementError on all ranks if they step different optimizers."""
         if self._owner is None or self._generation != session.generation:
             self._owner = OwnerName(self._process_set)
@@ -61,10 +61,12 @@ class DeltaSum:
         full, compression = f"{self._name}.{name}", self._compression
         if is_called(compression):
             small = Compressed(compression, [delta])
-            pending = verbs.allreduce(small.tensors[0], Adasum, full, process_set=self._process_set)
+            pending = collectives.allreduce(small.tensors[0], Adasum, full, process_set=self._process_set)
             return lambda: small.restore([pending.result()])[0]
         wire = wire_of(compression)
-        return verbs.allreduce(delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True).result
+        return collectives.allreduce(
+            delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True
+        ).result
 
 
 def _described(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:

@@ -14,7 +14,7 @@ from perseus_like.gradients import GradientReducer, GradientRules
 from perseus_like.gradients.buckets import Member
 from perseus_like.session import session
 
-from ..autograd import verbs
+from ..collectives import collectives
 from .gradient_memory import Kind, allocate, fill, member_of
 
 
@@ -58,7 +58,7 @@ class TorchReducer(GradientReducer):
         small = Compressed(rules.compression, members) if is_called(rules.compression) else None
         if small is None and members[0].device.type == "cpu":
             members = self._moved(name, members)
-        pending = verbs.grouped_allreduce(
+        pending = collectives.grouped_allreduce(
             *(members if small is None else small.tensors, rules.op, name, *rules.factors, rules.process_set),
             wire_of(rules.compression),
             in_place=True,

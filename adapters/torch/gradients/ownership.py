@@ -14,7 +14,7 @@ from perseus_like.gradients.buckets import BUCKET_BYTES
 
 
 @dataclass(frozen=True)
-class Owner:
+class ReducerPolicy:
     """Describes the object that owns the gradients: an optimizer or a DistributedDataParallel.
 
     `counts(index)`: returns True if the gradient that was just computed is reduced, False if it stays local for now.
@@ -38,13 +38,13 @@ class Holder(Protocol):
     """A gradient reducer, which owns parameters."""
 
     @property
-    def owner_name(self) -> str: ...
+    def description(self) -> str: ...
     @property
-    def follows(self) -> str:
+    def reduces_after(self) -> str:
         """Returns the name of the kind of owner that reduces the gradients before this one uses them, or ""."""
 
     @property
-    def is_open(self) -> bool: ...
+    def has_hooks(self) -> bool: ...
     def knows(self, parameter: torch.Tensor) -> bool: ...
 
 
@@ -61,7 +61,7 @@ def require_sole_owner(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]
         return
     gc.collect()  # an owner that this one replaces may still exist in a cycle
     for name, other in _shared(holder, named):
-        mine = holder.owner_name
+        mine = holder.description
         owners = f"two {mine}s" if mine == other else f"a {mine} and a {other}"
         raise ValueError(
             f"the parameter {name!r} is in {owners}; wrap the model or one optimizer of each parameter, and step "
@@ -69,7 +69,7 @@ def require_sole_owner(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]
         )
 
 
-def is_reduced_by(owner_name: str, holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> bool:
+def is_reduced_by(description: str, holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> bool:
     """Returns whether an owner of this name reduces the gradients of all these parameters.
 
     Raises ValueError if it does so for some of them only, or if another owner does.
@@ -77,22 +77,24 @@ def is_reduced_by(owner_name: str, holder: Holder, named: Sequence[tuple[str, to
     if next(_shared(holder, named), None) is None:
         return False
     gc.collect()  # an owner that nobody uses any more may still exist in a cycle
-    theirs = {name for name, other in _shared(holder, named) if other == owner_name}
+    theirs = {name for name, other in _shared(holder, named) if other == description}
     require_sole_owner(holder, [(name, each) for name, each in named if name not in theirs])
     without = [name for name, _ in named if name not in theirs]
     if theirs and without:
         raise ValueError(
-            f"the gradient of {without[0]!r} is reduced by the {holder.owner_name} alone, and that of {min(theirs)!r} "
-            f"by a {owner_name}, too; make one optimizer for each"
+            f"the gradient of {without[0]!r} is reduced by the {holder.description} alone, and that of {min(theirs)!r} "
+            f"by a {description}, too; make one optimizer for each"
         )
     return bool(theirs)
 
 
-def has_owner(owner_name: str, parameter: torch.Tensor) -> bool:
+def has_owner(description: str, parameter: torch.Tensor) -> bool:
     """Returns whether an owner of this name reduces the gradient of the parameter."""
-    return any(other.owner_name == owner_name and other.is_open and other.knows(parameter) for other in _all)
+    return any(other.description == description and other.has_hooks and other.knows(parameter) for other in _all)
 
 
 def _shared(holder: Holder, named: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, str]]:
-    others = [other for other in _all if other is not holder and other.is_open and other.follows != holder.owner_name]
-    return ((name, other.owner_name) for name, each in named for other in others if other.knows(each))
+    others = [
+        other for other in _all if other is not holder and other.has_hooks and other.reduces_after != holder.description
+    ]
+    return ((name, other.description) for name, each in named for other in others if other.knows(each))

@@ -13,7 +13,7 @@ class Counter(Protocol):
     def set_passes_per_step(self, passes: int) -> None: ...
 
 
-class PassesPerStep:
+class HorovodPassNames:
     """Methods of the optimizers."""
 
     _passes = 1

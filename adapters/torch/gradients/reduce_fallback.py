@@ -10,7 +10,7 @@ from perseus_like.collectives import Average
 from perseus_like.collectives.compression import Compressed, wire_of
 from perseus_like.gradients import GradientRules
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..feedback import FeedbackCompressor
 
 
@@ -26,7 +26,7 @@ def send_compressed(
     views = list(gradients.values())
     with torch.no_grad():
         small = Compressed(rules.compression, views)
-    pending = verbs.grouped_allreduce(small.tensors, rules.op, name, *rules.factors, rules.process_set)
+    pending = collectives.grouped_allreduce(small.tensors, rules.op, name, *rules.factors, rules.process_set)
 
     def receive() -> None:
         for view, reduced in zip(views, small.restore(pending.result()), strict=True):
@@ -42,4 +42,4 @@ def send_late(name: str, parameter: torch.Tensor, rules: GradientRules) -> Calla
     elif parameter.grad.layout is not torch.strided:
         parameter.grad = parameter.grad.to_dense()
     rest = (*rules.factors, rules.process_set, wire_of(rules.compression))
-    return verbs.allreduce(parameter.grad, rules.op, name, *rest, in_place=True).result
+    return collectives.allreduce(parameter.grad, rules.op, name, *rest, in_place=True).result

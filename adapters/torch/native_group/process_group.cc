@@ -89,7 +89,7 @@ class NativeWork : public c10d::Work {
     if (outcome == PERSEUS_OK) return is_complete_ = true;
     if (outcome != PERSEUS_PENDING) return wait_in_python(timeout);
     const py::gil_scoped_acquire gil;
-    in_python().attr("give_up")(static_cast<double>(limit) / 1e9);
+    in_python().attr("raise_timeout")(static_cast<double>(limit) / 1e9);
     return true;
   }
 

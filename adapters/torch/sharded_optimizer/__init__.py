@@ -19,7 +19,7 @@ from perseus_like.protocol.messages import is_elastic
 from ..compat.grad_scaler import around_scalers
 from ..compat.training import mark_stepped
 from ..gradients.ownership import register
-from ..gradients.pass_counts import PassesPerStep
+from ..gradients.pass_counts import HorovodPassNames
 from ..group_process_set import process_set_of
 from .shard_by_torch import TorchRule
 from .shard_reduction import ShardReduction, require_no_unscaling
@@ -27,7 +27,7 @@ from .shard_rules import KernelRule, Rule, check_options
 from .sharded_update import ShardedUpdate
 
 
-class ZeroRedundancyOptimizer(PassesPerStep, torch.optim.Optimizer):
+class ZeroRedundancyOptimizer(HorovodPassNames, torch.optim.Optimizer):
     """An optimizer of which the ranks of one host share parameters and states. Each rank updates a shard of them.
 
     A host has parameters and states once, and each rank has its own gradients. On one host, `step` adds the gradients

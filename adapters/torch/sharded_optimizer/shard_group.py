@@ -9,7 +9,7 @@ from perseus_like.errors import UnavailableError
 from perseus_like.host_memory.host_sets import host_process_set, is_on_one_host, ranks_of_hosts
 from perseus_like.process_sets import GLOBAL, ProcessSet, registered_set
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..parameter_memory import Named
 
 
@@ -48,7 +48,7 @@ class ShardGroup:
         if not self.has_several_hosts:
             return
         sent = [
-            verbs.broadcast(each.detach(), 0, f"{name}.first.{number}", self.everyone, in_place=True)
+            collectives.broadcast(each.detach(), 0, f"{name}.first.{number}", self.everyone, in_place=True)
             for number, (_, each) in enumerate(named)
         ]
         for each in sent:

@@ -15,10 +15,10 @@ from perseus_like.collectives import Average, Sum
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
-from ..ddp_wrapper import wrapper_of_torch
 from ..gradients import GradientBuckets
-from ..gradients.ownership import Holder, Owner, has_owner, is_reduced_by
+from ..gradients.ownership import Holder, ReducerPolicy, has_owner, is_reduced_by
 from ..parameter_memory import Named
+from .ddp_wrapper import wrapper_of_torch
 
 OWNER = "ZeroRedundancyOptimizer"
 DDP = "DistributedDataParallel"
@@ -60,7 +60,7 @@ class ShardReduction:
         if not has_several_hosts:
             self.close()
         elif not self.is_reduced:
-            self._buckets = GradientBuckets(named, self._rules, self._passes, Owner(OWNER, counts=self._counts))
+            self._buckets = GradientBuckets(named, self._rules, self._passes, ReducerPolicy(OWNER, counts=self._counts))
 
     def set_passes_per_step(self, passes: int) -> None:
         self._passes = passes

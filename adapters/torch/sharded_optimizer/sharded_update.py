@@ -17,10 +17,10 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 
-from ..autograd import verbs
+from ..collectives import collectives
 from ..compat.dynamo import not_compiled
-from ..gradients.gradient_memory import fill, has_layout_of, is_at
 from ..gradients.bucket_memory import GradientWatch
+from ..gradients.gradient_memory import fill, has_layout_of, is_at
 from ..gradients.gradient_watch import CLIP, report
 from ..parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
@@ -36,7 +36,7 @@ _all: weakref.WeakSet[ShardedUpdate] = weakref.WeakSet()
 class ShardedUpdate:
     """The memory and the steps of one sharded optimizer. It holds the groups and states, but not the optimizer."""
 
-    owner_name = OWNER
+    description = OWNER
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ShardedUpdate:
         self._present: tuple[int, ...] = ()  # the places in the set of the ranks that have not joined
         self._summed = False  # this rank's gradients have been replaced by sums
         self.has_spread = False  # GradScaler.unscale_() has made all ranks find the infinities of this step
-        self._torn = False  # parameters may be updated in part
+        self._partially_updated = False  # parameters may be updated in part
         self._closed = False
         for name, parameter in self._named():
             check_dtype(name, parameter)
@@ -80,7 +80,7 @@ class ShardedUpdate:
         _all.add(self)
 
     @property
-    def follows(self) -> str:
+    def reduces_after(self) -> str:
         return DDP if self._is_reduced else ""
 
     @property
@@ -88,7 +88,7 @@ class ShardedUpdate:
         return self.reduction.is_reduced
 
     @property
-    def is_open(self) -> bool:
+    def has_hooks(self) -> bool:
         """Returns False if the reduction owns the parameters in place of this object."""
         return not self._closed and not self.reduction.owns
 
@@ -155,7 +155,7 @@ class ShardedUpdate:
             self._memory, self._partial_steps, self._has_loaded = memory, 0, False
             if memory.index == 0:
                 self._adopt_states()
-            self._meet(memory)
+            self._step_barrier(memory)
             self._adopt_states(copies=memory.index == 0)
         self._summed = False
         self._addresses = [slot.parameter.data_ptr() for slot in memory.slots]
@@ -168,7 +168,7 @@ class ShardedUpdate:
         return [(name, each, group) for number, group in enumerate(self._groups) for name, each in self._named(number)]
 
     def _ensure(self) -> ShardMemory:
-        if self._torn:
+        if self._partially_updated:
             raise RuntimeError(
                 "ZeroRedundancyOptimizer: a rank was lost during a step, so that parameters may be updated in part; "
                 "restore the last commit, or load the states of the model and the optimizer, before the next step()"
@@ -188,7 +188,7 @@ class ShardedUpdate:
                 )
         return memory
 
-    def leave(self, is_torn: bool) -> None:
+    def leave(self, is_partially_updated: bool) -> None:
         """Gives this rank private parameters and states, so that it can restore them whatever other ranks do."""
         memory = self._memory
         if memory is None:
@@ -199,7 +199,7 @@ class ShardedUpdate:
                 slot.parameter.grad = None
             state = self._state.get(slot.parameter, {})
             state.update({key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)})
-        self._torn = is_torn
+        self._partially_updated = is_partially_updated
         self.forget_memory()
 
     def reduce(self) -> None:
@@ -260,7 +260,7 @@ class ShardedUpdate:
 
     def adopt_loaded(self) -> None:
         """Copies states that the program has loaded to the memory of the host."""
-        self._torn, self._has_loaded, self.has_spread = False, True, False
+        self._partially_updated, self._has_loaded, self.has_spread = False, True, False
         self._watch.clear_notes()
         self.reduction.abandon()
         if self._memory is not None and self._generation == session.generation:
@@ -300,19 +300,19 @@ class ShardedUpdate:
             if not self._summed:
                 memory, skips = self._gather(memory, found_infinity, loss_scale)
             else:
-                skips = self._meet(memory, found_infinity, loss_scale)
+                skips = self._step_barrier(memory, found_infinity, loss_scale)
             if not skips:
                 self._refresh_masters(memory)
                 is_summed = self._summed or self._is_reduced
                 scale = clip / loss_scale / self._divisor()
                 self._rule.update(memory, self._groups, self._state, scale, is_summed)
             self.discard_sums()
-            self._meet(memory)
+            self._step_barrier(memory)
             self.reduction.begin_step()
         except DisagreementError:
             raise
         except HorovodInternalError:
-            self.leave(is_torn=True)
+            self.leave(is_partially_updated=True)
             raise
         if not skips:
             self._count(memory)
@@ -334,17 +334,17 @@ class ShardedUpdate:
         parameters now, and whether a rank has found an infinity.
         """
         self._complete(memory)
-        skips = self._meet(memory, found_infinity, loss_scale)
+        skips = self._step_barrier(memory, found_infinity, loss_scale)
         if self._trains_others:
             self._trains_others = False
             self.prepare()
             assert self._memory is not None
             memory = self._memory
             self._complete(memory)
-            self._meet(memory)
+            self._step_barrier(memory)
         if not self._is_reduced and not self._all_are_present():  # other ranks now need gradients that stayed
             self._complete(memory)
-            self._meet(memory)
+            self._step_barrier(memory)
         return memory, skips
 
     def norm(self) -> float:
@@ -360,11 +360,11 @@ class ShardedUpdate:
             self.reduction.require_unchanged()
             squares = torch.tensor([self._squares], dtype=torch.float64)
             name = f"{self._name}.norm"
-            total = verbs.reduce_in_place(squares, Sum, name, process_set=self._set, start=Start.call).result()
+            total = collectives.reduce_in_place(squares, Sum, name, process_set=self._set, start=Start.call).result()
         except DisagreementError:
             raise
         except HorovodInternalError:
-            self.leave(is_torn=True)
+            self.leave(is_partially_updated=True)
             raise
         hosts = self._group.hosts_with(self._present)  # each of them adds the squares of all elements
         norm: float = (float(total[0]) / hosts) ** 0.5 / self._divisor()
@@ -405,7 +405,7 @@ class ShardedUpdate:
             if found and not bad and gradients:
                 gradients[0].data.fill_(float("inf"))  # not counted as a change
 
-    def _meet(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
+    def _step_barrier(self, memory: ShardMemory, found_infinity: bool = False, loss_scale: float = 1.0) -> bool:
         """Blocks until all ranks are here. Returns whether one of them has found an infinity.
 
         The elements are divided among the ranks that have not joined. One that comes back counts the steps it missed.
@@ -470,7 +470,7 @@ class ShardedUpdate:
         for slot in memory.slots:
             if id(slot.parameter) in changed and MASTER in self._state[slot.parameter]:
                 self._state[slot.parameter][MASTER].copy_(slot.parameter)
-        self._meet(memory)  # no rank updates masters that another rank still writes
+        self._step_barrier(memory)  # no rank updates masters that another rank still writes
 
     def _count(self, memory: ShardMemory) -> None:
         self._partial_steps += not self._all_are_present()
@@ -483,5 +483,5 @@ class ShardedUpdate:
 def leave_all() -> None:
     """Gives this rank private copies of everything that it shares with other ranks."""
     for update in list(_all):
-        update.leave(is_torn=False)
+        update.leave(is_partially_updated=False)
     unshare_all()

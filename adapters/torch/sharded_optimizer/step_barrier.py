@@ -12,7 +12,7 @@ from perseus_like.errors import DisagreementError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
-from ..autograd import verbs
+from ..collectives import collectives
 
 
 class OwnStep(NamedTuple):
@@ -53,7 +53,9 @@ class StepBarrier:
         values[6 + place] = 1.0 + mine.partial_steps
         flags = (mine.has_written, mine.has_failed, mine.trains_others, mine.has_touched)
         values[6 + size + place] = float(sum(flag << at for at, flag in enumerate(flags)))
-        reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
+        reduced = (
+            collectives.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
+        )
         infinities, loads, scales, squares, numbers, squares_of_numbers, *rest = reduced
         by_place = rest[:size]
         writers, failed, changed, touched = (
@@ -101,7 +103,9 @@ def may_overflow(process_set: ProcessSet, name: str, number: int, mine: float) -
     another `number`, that of its optimizer.
     """
     values = torch.tensor([mine, 1, number, number * number], dtype=torch.float64)
-    reduced = verbs.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
+    reduced = (
+        collectives.reduce_in_place(values, Sum, name, process_set=process_set, start=Start.call).result().tolist()
+    )
     shares, present, numbers, squares = reduced  # a rank that has joined adds zeros
     if present * squares != numbers * numbers:
         raise DisagreementError("the ranks step different sharded optimizers")

@@ -77,28 +77,28 @@ def complete(future: Future[None], device: int) -> None:
         future.set_result(None)
 
 
-def fetched(tensor: torch.Tensor) -> torch.Tensor:
+def copied_to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy in pinned host memory. Blocks until the current stream has executed the copy."""
-    return landing(tensor).copy_(tensor.detach())
+    return pinned_like(tensor).copy_(tensor.detach())
 
 
-def landing(tensor: torch.Tensor) -> torch.Tensor:
+def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Returns pinned host memory of the tensor's shape and dtype."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-class Delivery:
+class HostToDeviceCopy:
     """Copies received data from host memory to a CUDA tensor, after earlier uses of the tensor on its stream."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
         self._ready = torch.cuda.current_stream(tensor.device).record_event()
 
-    def __call__(self, landed: torch.Tensor) -> None:
+    def __call__(self, source: torch.Tensor) -> None:
         """Copies the data. Blocks until they are there, for all streams."""
         stream = torch.cuda.current_stream(self._tensor.device)
         stream.wait_event(self._ready)
-        self._tensor.copy_(landed, non_blocking=True)
+        self._tensor.copy_(source, non_blocking=True)
         stream.synchronize()
 
 

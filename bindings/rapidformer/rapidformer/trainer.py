@@ -165,8 +165,8 @@ class Trainer:
         with torch.no_grad():
             self._metrics = self._evaluate(model, loader)
         model.train()
-        said = " | ".join(f"{name} {value:.6g}" for name, value in self._metrics.items())
-        self.logger.info("evaluation after iteration %d | %s", iteration, said)
+        metrics = " | ".join(f"{name} {value:.6g}" for name, value in self._metrics.items())
+        self.logger.info("evaluation after iteration %d | %s", iteration, metrics)
 
     def _finish(self) -> None:
         """Reports speed and memory. The first step is not counted, because it compiles and allocates."""

@@ -34,7 +34,7 @@ class Doorbell {
   void wait(std::uint32_t seen, Sleeper who, std::chrono::microseconds limit);
 
   // States that a thread polls from now on, so that notifications wake no thread.
-  void attend() { sleeper_.store(static_cast<std::uint32_t>(Sleeper::none), std::memory_order_seq_cst); }
+  void begin_polling() { sleeper_.store(static_cast<std::uint32_t>(Sleeper::none), std::memory_order_seq_cst); }
 
   // States that the caller stops polling. Notifications later than `seen` wake the sleeping communication thread.
   void hand_back(std::uint32_t seen);

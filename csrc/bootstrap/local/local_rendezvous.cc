@@ -112,7 +112,7 @@ void LocalRendezvous::gather_ranks(const std::string& name, std::string_view sec
     if (!admitted) {
       check_cancelled();
       if (!lack.empty()) break;
-      give_up(come);
+      raise_timeout(come);
     }
     if (lack.empty()) {
       add_rank(std::move(*admitted), deadline);
@@ -126,7 +126,7 @@ void LocalRendezvous::gather_ranks(const std::string& name, std::string_view sec
   }
 }
 
-void LocalRendezvous::give_up(int come) {
+void LocalRendezvous::raise_timeout(int come) {
   std::vector<int> missing;
   for (int r = 1; r < size_; ++r) {
     if (!sockets_[static_cast<std::size_t>(r)]) missing.push_back(r);

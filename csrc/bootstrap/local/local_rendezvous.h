@@ -64,7 +64,7 @@ class LocalRendezvous {
  private:
   void gather_ranks(const std::string& name, std::string_view secret, Deadline deadline);
   void add_rank(Admitted admitted, Deadline deadline);
-  [[noreturn]] void give_up(int come);
+  [[noreturn]] void raise_timeout(int come);
   [[noreturn]] void refuse(ErrorKind kind, const std::string& why);
   void join(const std::string& name, std::string_view secret, Deadline deadline);
   void check(IoResult result, int peer);

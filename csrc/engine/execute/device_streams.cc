@@ -132,8 +132,8 @@ bool DeviceStreams::busy() const {
   }
 }
 
-void DeviceStreams::give_up(const Status& why) {
-  for (const auto& link : links_) link.transport->give_up(why);
+void DeviceStreams::abort(const Status& why) {
+  for (const auto& link : links_) link.transport->abort(why);
 }
 
 // Decides by the request alone, so that all ranks decide alike.

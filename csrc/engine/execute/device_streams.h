@@ -46,7 +46,7 @@ class DeviceStreams {
   bool busy() const;
 
   // See Transport.
-  void give_up(const Status& why);
+  void abort(const Status& why);
 
  private:
   struct Queued {

@@ -114,18 +114,19 @@ class Parts final : public Observer {
 };
 
 // Handles a result that is not finite, which all ranks find alike: fails the work or warns, with the rank at fault.
-Status blame(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
-             const Buffers& buffers, const std::optional<NotFinite>& mine, const NotFinite& result, NanCheck& check) {
-  Culprit culprit;
-  if (auto status = find_culprit(transport, mine, result, culprit); !status.ok()) return status;
-  const auto& origin = buffers.origins[static_cast<std::size_t>(culprit.found.piece)];
+Status report_not_finite(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
+                         const Buffers& buffers, const std::optional<NotFinite>& mine, const NotFinite& result,
+                         NanCheck& check) {
+  NotFiniteOrigin not_finite;
+  if (auto status = locate_not_finite(transport, mine, result, not_finite); !status.ok()) return status;
+  const auto& origin = buffers.origins[static_cast<std::size_t>(not_finite.found.piece)];
   const auto& task = tasks[origin.task];
   auto text = task.request->label();
   if (task.request->members.size() > 1) text += ", tensor " + std::to_string(origin.member) + " of the group";
-  const auto where = "element " + std::to_string(culprit.found.element);
-  text += culprit.rank < 0
+  const auto where = "element " + std::to_string(not_finite.found.element);
+  text += not_finite.rank < 0
               ? ": " + where + " of the result is a NaN or an infinity, though all ranks' values are finite"
-              : ": " + where + " of rank " + std::to_string(world_ranks[static_cast<std::size_t>(culprit.rank)]) +
+              : ": " + where + " of rank " + std::to_string(world_ranks[static_cast<std::size_t>(not_finite.rank)]) +
                     " is a NaN or an infinity";
   if (check == NanCheck::fail) {
     if (task.work != nullptr) task.work->failure = {ErrorKind::invalid_argument, text};
@@ -160,7 +161,7 @@ std::string text_of(const std::vector<int>& world_ranks, std::size_t rank) {
 }
 
 // One allgather, alltoall or reduce-scatter.
-struct Gathering {
+struct VariableSizeCollective {
   Transport& host;  // exchanges sizes
   Transport& transport;
   const std::vector<int>& world_ranks;
@@ -239,7 +240,7 @@ struct Gathering {
   }
 };
 
-Status allgather(Gathering to) {
+Status allgather(VariableSizeCollective to) {
   auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto members = work.inputs.size();
@@ -265,7 +266,7 @@ Status allgather(Gathering to) {
   return {};
 }
 
-Status alltoall(Gathering to) {
+Status alltoall(VariableSizeCollective to) {
   auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::size_t>(transport.size());
   const auto& member = work.request.members.front();
@@ -295,7 +296,7 @@ Status alltoall(Gathering to) {
   return transport.alltoall(work.inputs.front(), send_bytes, to.result(0), recv_bytes);
 }
 
-Status reduce_scatter(Gathering to) {
+Status reduce_scatter(VariableSizeCollective to) {
   auto& [host, transport, world_ranks, work, make] = to;
   const auto ranks = static_cast<std::int64_t>(transport.size());
   // The remainder goes to the first ranks, a row each.
@@ -342,7 +343,7 @@ Status run(Transport& transport, const std::vector<int>& world_ranks, const std:
 }
 
 template <class Call>
-Status guarded(const Transport& transport, const std::vector<int>& world_ranks, const Call& call) {
+Status as_status(const Transport& transport, const std::vector<int>& world_ranks, const Call& call) {
   try {
     return call();
   } catch (const Error& error) {
@@ -365,7 +366,7 @@ Reduction reduction_of(const Request& request, DType dtype) {
 
 Status gather(Transport& host, Transport& transport, const std::vector<int>& world_ranks, WorkItem& work,
               const MakeResult& make) {
-  const Gathering to{host, transport, world_ranks, work, make};
+  const VariableSizeCollective to{host, transport, world_ranks, work, make};
   if (work.request.verb == Verb::allgather) return allgather(to);
   return work.request.verb == Verb::alltoall ? alltoall(to) : reduce_scatter(to);
 }
@@ -382,7 +383,8 @@ Status allreduce(Transport& transport, const std::vector<int>& world_ranks, cons
     if (!status.ok()) return status;
     const auto result = checked ? find_not_finite(buffers.out, reduction.dtype) : std::nullopt;
     if (!result) continue;
-    if (status = blame(transport, world_ranks, tasks, buffers, mine, *result, check); !status.ok()) return status;
+    if (status = report_not_finite(transport, world_ranks, tasks, buffers, mine, *result, check); !status.ok())
+      return status;
   }
   return {};
 }
@@ -393,12 +395,12 @@ bool may_overlap(const Request& request) {
 
 Status execute(Transport& transport, const std::vector<int>& world_ranks, const std::vector<BatchItem>& tasks,
                NanCheck& check) {
-  return guarded(transport, world_ranks, [&] { return run(transport, world_ranks, tasks, check); });
+  return as_status(transport, world_ranks, [&] { return run(transport, world_ranks, tasks, check); });
 }
 
 Status execute_each(Transport& transport, const std::vector<int>& world_ranks,
                     std::span<const std::vector<BatchItem>> batches, Observer& observer) {
-  return guarded(transport, world_ranks, [&] {
+  return as_status(transport, world_ranks, [&] {
     Parts parts(batches, observer);
     return transport.allreduce_each(parts.all(), parts);
   });

@@ -52,8 +52,8 @@ std::optional<NotFinite> find_not_finite(Pieces pieces, DType dtype) {
   return std::nullopt;
 }
 
-Status find_culprit(Transport& transport, const std::optional<NotFinite>& mine, const NotFinite& result,
-                    Culprit& culprit) {
+Status locate_not_finite(Transport& transport, const std::optional<NotFinite>& mine, const NotFinite& result,
+                         NotFiniteOrigin& not_finite) {
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   const NotFinite note = mine.value_or(NotFinite{kNone, 0});
   LentVector<NotFinite> notes(static_cast<std::size_t>(transport.size()));
@@ -61,7 +61,8 @@ Status find_culprit(Transport& transport, const std::optional<NotFinite>& mine, 
   if (auto status = transport.allgather(&note, notes.data(), one_each); !status.ok()) return status;
   const auto first =
       std::min_element(notes.begin(), notes.end(), [](const auto& a, const auto& b) { return a.piece < b.piece; });
-  culprit = first->piece == kNone ? Culprit{-1, result} : Culprit{static_cast<int>(first - notes.begin()), *first};
+  not_finite = first->piece == kNone ? NotFiniteOrigin{-1, result}
+                                     : NotFiniteOrigin{static_cast<int>(first - notes.begin()), *first};
   return {};
 }
 

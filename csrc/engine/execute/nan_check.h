@@ -29,14 +29,14 @@ std::optional<NotFinite> find_not_finite(Pieces pieces, DType dtype);
 // The cause of the first result that is not finite: the first piece in which some rank's input is not finite, and the
 // first such rank. If `rank` is -1, all inputs are finite and the reduction itself overflowed; `found` is then an
 // element of the result.
-struct Culprit {
+struct NotFiniteOrigin {
   int rank = -1;
   NotFinite found;
 };
 
 // Finds the cause of a result that is not finite. Collective: either all ranks or none have such a result. `mine` is of
 // this rank's inputs, `result` of the results.
-Status find_culprit(Transport& transport, const std::optional<NotFinite>& mine, const NotFinite& result,
-                    Culprit& culprit);
+Status locate_not_finite(Transport& transport, const std::optional<NotFinite>& mine, const NotFinite& result,
+                         NotFiniteOrigin& not_finite);
 
 }  // namespace perseus

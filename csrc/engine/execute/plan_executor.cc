@@ -219,8 +219,8 @@ DeviceStreams& PlanExecutor::device_streams(const Batch& batch) {
   return *device_streams_;
 }
 
-void PlanExecutor::give_up(const Status& why) {
-  if (device_streams_) device_streams_->give_up(why);
+void PlanExecutor::abort(const Status& why) {
+  if (device_streams_) device_streams_->abort(why);
 }
 
 }  // namespace perseus

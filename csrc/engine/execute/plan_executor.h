@@ -41,7 +41,7 @@ class PlanExecutor {
   Status check_device() { return device_streams_ ? device_streams_->check() : Status(); }
   bool device_is_busy() const { return device_streams_ && device_streams_->busy(); }
   // Ends work that is queued on a device and would otherwise wait there without end.
-  void give_up(const Status& why);
+  void abort(const Status& why);
 
   // Registers device memory that is communicated repeatedly: see Registry. Thread-safe.
   std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) { return registry_.add(memory, bytes); }

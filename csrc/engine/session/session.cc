@@ -299,7 +299,7 @@ Handle Session::join(ProcessSetId set, const Prepare& prepare, int number) {
   return {engine, engine->join(prepare)};
 }
 
-void Session::settle() {
+void Session::synchronize_device() {
   std::shared_ptr<Device> device;
   {
     const std::scoped_lock lock(device_mutex_);

@@ -76,7 +76,7 @@ class Session {
 
   // Blocks until the device has executed everything that this process has queued on it. Throws the Error of a lost
   // rank, or of an engine that has failed: then results that were complete when they were queued may be wrong.
-  void settle();
+  void synchronize_device();
 
   // Posts a message between two ranks of a set; `operation.peer` is a rank in the set. Throws Error.
   Handle post(ProcessSetId set, std::shared_ptr<PointToPointOp> operation);

@@ -28,7 +28,8 @@ bool overlaps(const std::byte* part, std::size_t bytes, const std::byte* whole, 
 
 }  // namespace
 
-ClusterTransport::Share ClusterTransport::share_of(std::int64_t block, std::int64_t index, std::int64_t number) {
+HierarchicalTransport::Share HierarchicalTransport::share_of(std::int64_t block, std::int64_t index,
+                                                             std::int64_t number) {
   const auto units = block / kGrain;
   const auto end_of = [&](std::int64_t i) { return (units / number * i + std::min(i, units % number)) * kGrain; };
   const auto begin = end_of(index);
@@ -37,7 +38,7 @@ ClusterTransport::Share ClusterTransport::share_of(std::int64_t block, std::int6
 
 // Computes the share of every host's block in a chunk, and the slice of each share on this rail, in the order of the
 // rail's ranks.
-void ClusterTransport::take_shares(Chunk& chunk, Counts blocks, std::int64_t number) const {
+void HierarchicalTransport::take_shares(Chunk& chunk, Counts blocks, std::int64_t number) const {
   chunk.shares.clear();
   for (const auto block : blocks) chunk.shares.push_back(share_of(block, chunk.index, number));
   chunk.counts.clear();
@@ -48,7 +49,7 @@ void ClusterTransport::take_shares(Chunk& chunk, Counts blocks, std::int64_t num
 }
 
 // Returns where the slices begin if they follow one another, by host, and then where the last one ends.
-std::vector<std::size_t> ClusterTransport::rail_places(Counts counts) const {
+std::vector<std::size_t> HierarchicalTransport::rail_places(Counts counts) const {
   std::vector<std::size_t> places(static_cast<std::size_t>(layout_.host_count()) + 1, 0);
   std::size_t at = 0;
   for (std::size_t i = 0; i < rail_hosts_.size(); ++i) {
@@ -60,14 +61,14 @@ std::vector<std::size_t> ClusterTransport::rail_places(Counts counts) const {
 }
 
 // Frees staging memory that is too large to be kept until the next call. After a failure, MPI may still write to it.
-void ClusterTransport::free_large() {
+void HierarchicalTransport::free_large() {
   for (auto* memory : {&whole_, &slice_}) {
     if (memory->capacity() > kMostKeptBytes) Memory().swap(*memory);
   }
 }
 
-Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
-  auto done = guarded([&]() -> Status {
+Status HierarchicalTransport::allgather(const void* in, void* out, Counts bytes) {
+  auto done = as_status([&]() -> Status {
     std::vector<int> order;  // group ranks in the order of the hosts' blocks
     for (const int host : leader_hosts_) {
       order.insert(order.end(), layout_.ranks_on(host).begin(), layout_.ranks_on(host).end());
@@ -86,7 +87,7 @@ Status ClusterTransport::allgather(const void* in, void* out, Counts bytes) {
 }
 
 // Gathers the block within each host, exchanges blocks between leaders, and broadcasts all from the leaders.
-Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Counts bytes) {
+Status HierarchicalTransport::allgather_whole(const std::byte* in, std::byte* all, Counts bytes) {
   std::vector<std::int64_t> local_bytes, host_bytes;
   for (const int rank : layout_.ranks_on(host_)) local_bytes.push_back(bytes[static_cast<std::size_t>(rank)]);
   const auto blocks = block_counts(bytes);
@@ -102,7 +103,7 @@ Status ClusterTransport::allgather_whole(const std::byte* in, std::byte* all, Co
 }
 
 // Gathers the block within each host, exchanges the slices over the rails, and gathers the slices within each host.
-Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
+Status HierarchicalTransport::allgather_slices(const std::byte* in, std::byte* all, Counts bytes) {
   const auto blocks = block_counts(bytes);
   const auto total = sum(blocks);
   const auto number = chunk_number(total, chunk_elements(static_cast<std::size_t>(total), 1));
@@ -151,8 +152,8 @@ Status ClusterTransport::allgather_slices(const std::byte* in, std::byte* all, C
   return in_chunks({total, 1, before, across, after});
 }
 
-Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  auto done = guarded([&]() -> Status {
+Status HierarchicalTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  auto done = as_status([&]() -> Status {
     const auto total = sum(counts);
     const auto bytes = total * static_cast<std::int64_t>(size_of(reduction.dtype));
     if (bytes <= kSliceBytes * layout_.host_count()) return reduce_scatter_whole(reduction, in, out, counts);
@@ -165,7 +166,8 @@ Status ClusterTransport::reduce_scatter(const Reduction& reduction, const void* 
 // Cuts every host's block into one part per rail. The input is arranged by rail, so that a reduce-scatter within the
 // host gives rail k its part of every host's block. A reduce-scatter across hosts gives each host its own part. The
 // parts then form the block within the host.
-Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const void* in, void* out, Counts counts) {
+Status HierarchicalTransport::reduce_scatter_whole(const Reduction& reduction, const void* in, void* out,
+                                                   Counts counts) {
   const Levels levels(reduction, layout_.host_count());
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
@@ -198,8 +200,8 @@ Status ClusterTransport::reduce_scatter_whole(const Reduction& reduction, const 
 }
 
 // The same without rearranging the input: in every chunk, each host's share of its block is reduced separately.
-Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const std::byte* in, void* out,
-                                               Counts counts) {
+Status HierarchicalTransport::reduce_scatter_slices(const Reduction& reduction, const std::byte* in, void* out,
+                                                    Counts counts) {
   const Levels levels(reduction, layout_.host_count());
   const auto width = size_of(reduction.dtype);
   const auto blocks = block_counts(counts);
@@ -243,8 +245,8 @@ Status ClusterTransport::reduce_scatter_slices(const Reduction& reduction, const
 }
 
 // Returns the pieces of every host's block in the input. Adjacent parts of a host's ranks form one piece.
-std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* in, Counts counts,
-                                                               std::size_t width) const {
+std::vector<std::vector<Piece>> HierarchicalTransport::block_inputs(const std::byte* in, Counts counts,
+                                                                    std::size_t width) const {
   const auto offsets = offsets_of<std::size_t>(counts);
   std::vector<std::vector<Piece>> inputs(static_cast<std::size_t>(layout_.host_count()));
   for (int host = 0; host < layout_.host_count(); ++host) {
@@ -266,7 +268,7 @@ std::vector<std::vector<Piece>> ClusterTransport::block_inputs(const std::byte* 
 }
 
 // Returns the number of elements of all ranks of each host.
-std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
+std::vector<std::int64_t> HierarchicalTransport::block_counts(Counts counts) const {
   std::vector<std::int64_t> blocks(static_cast<std::size_t>(layout_.host_count()), 0);
   for (int r = 0; r < size(); ++r) {
     blocks[static_cast<std::size_t>(layout_.host_of(r))] += counts[static_cast<std::size_t>(r)];
@@ -275,7 +277,7 @@ std::vector<std::int64_t> ClusterTransport::block_counts(Counts counts) const {
 }
 
 // Copies the input into an order by rail, and within a rail by host.
-const std::byte* ClusterTransport::arrange_by_rail(const std::byte* in, Counts counts, std::size_t width) {
+const std::byte* HierarchicalTransport::arrange_by_rail(const std::byte* in, Counts counts, std::size_t width) {
   const auto offsets = offsets_of<std::size_t>(counts);
   const auto blocks = block_counts(counts);
   auto* base = resized(whole_, offsets.back() * width);
@@ -299,7 +301,7 @@ const std::byte* ClusterTransport::arrange_by_rail(const std::byte* in, Counts c
   return base;
 }
 
-void ClusterTransport::copy_own(Counts counts, std::size_t width, const std::byte* block, void* out) const {
+void HierarchicalTransport::copy_own(Counts counts, std::size_t width, const std::byte* block, void* out) const {
   for (const int r : layout_.ranks_on(host_)) {
     const auto bytes = static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]) * width;
     if (r == rank_ && bytes > 0) std::memcpy(out, block, bytes);

@@ -14,11 +14,11 @@ namespace perseus::hierarchy {
 // Routes messages to ranks of the same host over the host's channel, and between host leaders over a channel of the
 // leaders. All other messages go over a channel that connects all ranks directly. The negotiation does not use that
 // channel. It is polled often only while expect_anybody() is set or it has bytes to send.
-class ClusterChannel final : public ControlChannel {
+class HierarchicalChannel final : public ControlChannel {
  public:
   // `cross` connects the leaders; null on other ranks. `direct` connects all.
-  ClusterChannel(const Layout& layout, int rank, std::unique_ptr<ControlChannel> local,
-                 std::unique_ptr<ControlChannel> cross, std::unique_ptr<ControlChannel> direct);
+  HierarchicalChannel(const Layout& layout, int rank, std::unique_ptr<ControlChannel> local,
+                      std::unique_ptr<ControlChannel> cross, std::unique_ptr<ControlChannel> direct);
 
   int rank() const override { return rank_; }
   int size() const override { return layout_.size(); }

@@ -44,9 +44,9 @@ class ClusterFabric final : public Fabric {
     const int rank = static_cast<int>(place - members.begin());
     Transports transports{std::move(local.transport), std::move(own_rail.transport), std::move(all.transport),
                           std::move(second_rail.transport)};
-    return {std::make_unique<ClusterTransport>(layout, rank, std::move(transports), flat_),
-            std::make_unique<ClusterChannel>(layout, rank, std::move(local.control), std::move(leaders.control),
-                                             std::move(all.control))};
+    return {std::make_unique<HierarchicalTransport>(layout, rank, std::move(transports), flat_),
+            std::make_unique<HierarchicalChannel>(layout, rank, std::move(local.control), std::move(leaders.control),
+                                                  std::move(all.control))};
   }
 
   void* allocate(std::size_t bytes) override { return local_->allocate(bytes); }

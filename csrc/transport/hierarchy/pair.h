@@ -33,8 +33,8 @@ class PairTransport final : public Transport {
     return first().reduce_scatter(reduction, in, out, counts);
   }
   Status barrier() override { return first().barrier(); }
-  void give_up(const Status& why) override {
-    for (const auto& transport : transports_) transport->give_up(why);
+  void abort(const Status& why) override {
+    for (const auto& transport : transports_) transport->abort(why);
   }
   bool has_lent_memory() const override {
     return transports_[0]->has_lent_memory() || transports_[1]->has_lent_memory();

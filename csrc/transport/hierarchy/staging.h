@@ -48,7 +48,7 @@ struct Levels {
 };
 
 template <class WorkItem>
-Status guarded(const WorkItem& work) {
+Status as_status(const WorkItem& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {

@@ -35,7 +35,7 @@ class InOrder final : public Observer {
 
 }  // namespace
 
-class ClusterTransport::Cursor {
+class HierarchicalTransport::Cursor {
  public:
   explicit Cursor(std::span<const Flow> flows) : flows_(flows) {
     for (const auto& flow : flows) bytes_ += static_cast<std::size_t>(flow.count) * flow.width;
@@ -68,7 +68,7 @@ class ClusterTransport::Cursor {
   std::int64_t index_ = 0, number_ = 0;
 };
 
-ClusterTransport::ClusterTransport(const Layout& layout, int rank, Transports transports, bool flat_allreduce)
+HierarchicalTransport::HierarchicalTransport(const Layout& layout, int rank, Transports transports, bool flat_allreduce)
     : layout_(layout),
       rank_(rank),
       host_(layout.host_of(rank)),
@@ -79,15 +79,15 @@ ClusterTransport::ClusterTransport(const Layout& layout, int rank, Transports tr
   if (has_rail()) rail_hosts_ = layout.hosts_of_rail(index_);
 }
 
-int ClusterTransport::rail_place(int host) const {
+int HierarchicalTransport::rail_place(int host) const {
   return static_cast<int>(std::find(rail_hosts_.begin(), rail_hosts_.end(), host) - rail_hosts_.begin());
 }
 
-std::int64_t ClusterTransport::slice_begin(std::int64_t count, int rail) const {
+std::int64_t HierarchicalTransport::slice_begin(std::int64_t count, int rail) const {
   return rail == layout_.rail_count() ? count : count / kGrain * rail / layout_.rail_count() * kGrain;
 }
 
-std::vector<std::int64_t> ClusterTransport::slice_counts(std::int64_t count) const {
+std::vector<std::int64_t> HierarchicalTransport::slice_counts(std::int64_t count) const {
   std::vector<std::int64_t> counts(local_size(), 0);
   for (int rail = 0; rail < layout_.rail_count(); ++rail) {
     counts[static_cast<std::size_t>(rail)] = slice_begin(count, rail + 1) - slice_begin(count, rail);
@@ -96,14 +96,16 @@ std::vector<std::int64_t> ClusterTransport::slice_counts(std::int64_t count) con
 }
 
 // Chunks of this size are few enough that the idle time of the network at their begin and end hardly counts.
-std::int64_t ClusterTransport::chunk_elements(std::size_t bytes, std::size_t width) {
+std::int64_t HierarchicalTransport::chunk_elements(std::size_t bytes, std::size_t width) {
   const auto most = std::clamp(bytes / 8, kLeastChunkBytes, kMostChunkBytes);
   return static_cast<std::int64_t>(most / width) / kGrain * kGrain;
 }
 
-std::int64_t ClusterTransport::chunk_number(std::int64_t count, std::int64_t most) { return (count + most - 1) / most; }
+std::int64_t HierarchicalTransport::chunk_number(std::int64_t count, std::int64_t most) {
+  return (count + most - 1) / most;
+}
 
-Status ClusterTransport::in_chunks(std::span<const Flow> flows, Observer* observer) {
+Status HierarchicalTransport::in_chunks(std::span<const Flow> flows, Observer* observer) {
   Cursor cursor(flows);
   const bool on_thread = has_rail() && cursor.number() > 1;
   Posted posted;
@@ -129,7 +131,7 @@ Status ClusterTransport::in_chunks(std::span<const Flow> flows, Observer* observ
 }
 
 // Executes the phase within the host and starts the transfer between hosts.
-Status ClusterTransport::begin(Chunk& chunk, const Flow& flow, bool on_thread, Posted& posted) {
+Status HierarchicalTransport::begin(Chunk& chunk, const Flow& flow, bool on_thread, Posted& posted) {
   chunk.counts = slice_counts(chunk.count);
   if (!on_thread) chunk.rail = transports_.rail.get();
   if (auto status = flow.before(chunk); !status.ok() || !has_rail()) return status;
@@ -139,7 +141,7 @@ Status ClusterTransport::begin(Chunk& chunk, const Flow& flow, bool on_thread, P
 }
 
 // Chunks alternate between the rails, on all ranks alike.
-void ClusterTransport::choose_thread(Chunk& chunk, std::int64_t number) {
+void HierarchicalTransport::choose_thread(Chunk& chunk, std::int64_t number) {
   const bool second_rail = transports_.second_rail != nullptr && number % 2 == 1;
   auto& thread = threads_[second_rail ? 1 : 0];
   if (thread == nullptr) thread = std::make_unique<CommunicationThread>();
@@ -147,13 +149,13 @@ void ClusterTransport::choose_thread(Chunk& chunk, std::int64_t number) {
   chunk.rail = (second_rail ? transports_.second_rail : transports_.rail).get();
 }
 
-std::byte* ClusterTransport::place_of(const Scattered& scattered, Chunk& chunk, std::size_t width) {
+std::byte* HierarchicalTransport::place_of(const Scattered& scattered, Chunk& chunk, std::size_t width) {
   auto* data = scattered.contiguous(chunk.begin);
   return data != nullptr ? data : resized(chunk.packed, static_cast<std::size_t>(chunk.count) * width);
 }
 
 // The state of an allreduce in progress.
-struct ClusterTransport::Reducing {
+struct HierarchicalTransport::Reducing {
   Reducing(const Allreduce& all, int hosts)
       : levels(all.reduction, hosts),
         as_it_is(copy_of(all.reduction.dtype)),
@@ -167,7 +169,7 @@ struct ClusterTransport::Reducing {
   Scattered from, to;
 };
 
-ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
+HierarchicalTransport::Flow HierarchicalTransport::flow_of(const Reducing& reducing) {
   const auto before = [this, &reducing](Chunk& chunk) {
     const auto& [levels, as_it_is, width, from, to] = reducing;
     auto* source = place_of(from, chunk, width);
@@ -191,17 +193,17 @@ ClusterTransport::Flow ClusterTransport::flow_of(const Reducing& reducing) {
   return {reducing.from.count(), reducing.width, before, across, after};
 }
 
-Status ClusterTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+Status HierarchicalTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
   if (flat_allreduce_) return transports_.all->allreduce(reduction, in, out);
-  return guarded([&]() -> Status {
+  return as_status([&]() -> Status {
     const Reducing reducing({reduction, in, out}, layout_.host_count());
     return in_chunks(flow_of(reducing));
   });
 }
 
-Status ClusterTransport::allreduce_each(std::span<const Allreduce> all, Observer& observer) {
+Status HierarchicalTransport::allreduce_each(std::span<const Allreduce> all, Observer& observer) {
   if (flat_allreduce_) return Transport::allreduce_each(all, observer);
-  return guarded([&]() -> Status {
+  return as_status([&]() -> Status {
     std::vector<Reducing> reducing;
     std::vector<Flow> flows;
     reducing.reserve(all.size());
@@ -214,15 +216,15 @@ Status ClusterTransport::allreduce_each(std::span<const Allreduce> all, Observer
   });
 }
 
-Status ClusterTransport::broadcast(Pieces buffers, int root) {
-  return guarded([&]() -> Status {
+Status HierarchicalTransport::broadcast(Pieces buffers, int root) {
+  return as_status([&]() -> Status {
     const Scattered scattered(buffers, 1);
     return scattered.count() <= kSliceBytes ? broadcast_whole(scattered, root) : broadcast_slices(scattered, root);
   });
 }
 
 // Broadcasts within root's host, then between leaders, then within the other hosts.
-Status ClusterTransport::broadcast_whole(const Scattered& buffers, int root) {
+Status HierarchicalTransport::broadcast_whole(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
   const auto as_it_is = copy_of(DType::uint8);
   const bool staged = buffers.contiguous() == nullptr;
@@ -243,7 +245,7 @@ Status ClusterTransport::broadcast_whole(const Scattered& buffers, int root) {
 }
 
 // Distributes slices within root's host, broadcasts each slice over its rail, and gathers the slices within each host.
-Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
+Status HierarchicalTransport::broadcast_slices(const Scattered& buffers, int root) {
   const int root_host = layout_.host_of(root);
   const auto as_it_is = copy_of(DType::uint8);
   const bool staged = buffers.contiguous() == nullptr;
@@ -273,11 +275,11 @@ Status ClusterTransport::broadcast_slices(const Scattered& buffers, int root) {
   return in_chunks({buffers.count(), 1, before, across, after});
 }
 
-Status ClusterTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+Status HierarchicalTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
   return transports_.all->alltoall(in, send_bytes, out, recv_bytes);
 }
 
-Status ClusterTransport::barrier() {
+Status HierarchicalTransport::barrier() {
   if (auto status = transports_.local->barrier(); !status.ok()) return status;
   if (index_ == 0) {
     if (auto status = transports_.rail->barrier(); !status.ok()) return status;

@@ -31,10 +31,10 @@ struct Transports {
 // between hosts overlap with work in memory. Two chunks are in transfer at once, so that the network is not idle when
 // one begins or ends. If hosts have different numbers of ranks, some ranks have no rail. 16-bit values are rounded once
 // per level.
-class ClusterTransport final : public Transport {
+class HierarchicalTransport final : public Transport {
  public:
   // With `flat_allreduce`, allreduces use `transports.all`, as if every rank had a host of its own.
-  ClusterTransport(const Layout& layout, int rank, Transports transports, bool flat_allreduce = false);
+  HierarchicalTransport(const Layout& layout, int rank, Transports transports, bool flat_allreduce = false);
 
   std::string_view name() const override { return "hierarchy"; }
   int rank() const override { return rank_; }
@@ -48,7 +48,7 @@ class ClusterTransport final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
-  void give_up(const Status& why) override { transports_.local->give_up(why); }
+  void abort(const Status& why) override { transports_.local->abort(why); }
   bool has_lent_memory() const override {
     const auto has_lent = [](const auto& transport) { return transport != nullptr && transport->has_lent_memory(); };
     return has_lent(transports_.local) || has_lent(transports_.rail) || has_lent(transports_.all) ||

@@ -85,7 +85,7 @@ Messages::~Messages() {
   if (!network.has_ended()) {
     for (auto& pending : pending_) lent = !network.abandon(pending.request, pending.receiving) || lent;
   }
-  communicator_->give_up();
+  communicator_->abort();
   if (!lent) return;
   communicator_->has_lent_memory_ = true;
   keep_lent_memory();

@@ -101,7 +101,7 @@ class Communicator {
   bool has_lent_memory() const { return has_lent_memory_; }
 
   // A collective has failed, so that messages may arrive for which nobody waits. The network stays open.
-  void give_up() { healthy_ = false; }
+  void abort() { healthy_ = false; }
 
   // From here on, the loss of a rank does not end a wait.
   void outlive_session() { options_.liveness = nullptr; }

@@ -51,8 +51,8 @@ class Network {
   // Sleeps, making progress, until a notification of the doorbell later than `seen`, but at most for `limit`. It may
   // return earlier. Only for an engine with a doorbell.
   virtual void sleep(std::uint32_t /*seen*/, std::chrono::microseconds /*limit*/) {}
-  // A thread that makes progress itself for a while calls attend() before and leave() once it stops.
-  virtual void attend() {}
+  // A thread that makes progress itself for a while calls begin_polling() before and leave() once it stops.
+  virtual void begin_polling() {}
   virtual void leave() {}
 
   // The program may end the engine before this library does.

@@ -13,12 +13,12 @@ constexpr std::size_t kKeptBytes = 256 << 20;
 constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 
 // For the time of a collective, its thread makes progress, so that no other thread has to be woken for each message.
-class Attendance {
+class ProgressScope {
  public:
-  explicit Attendance(Network& network) : network_(network) { network_.attend(); }
-  ~Attendance() { network_.leave(); }
-  Attendance(const Attendance&) = delete;
-  Attendance& operator=(const Attendance&) = delete;
+  explicit ProgressScope(Network& network) : network_(network) { network_.begin_polling(); }
+  ~ProgressScope() { network_.leave(); }
+  ProgressScope(const ProgressScope&) = delete;
+  ProgressScope& operator=(const ProgressScope&) = delete;
 
  private:
   Network& network_;
@@ -27,17 +27,17 @@ class Attendance {
 }  // namespace
 
 template <class WorkItem>
-Status MessageTransport::guarded(const WorkItem& work) {
-  const Attendance attendance(communicator_.network());
+Status MessageTransport::as_status(const WorkItem& work) {
+  const ProgressScope progress_scope(communicator_.network());
   try {
     work();
     if (staging_.packed.size() > kKeptBytes) staging_.packed = {};
     return {};
   } catch (const Error& error) {
-    communicator_.give_up();
+    communicator_.abort();
     return Status::from(error);
   } catch (const std::bad_alloc&) {
-    communicator_.give_up();
+    communicator_.abort();
     return {ErrorKind::unavailable,
             "collective over " + std::string(communicator_.network().name()) +
                 ": this rank has no memory left for staging; use smaller tensors or free memory"};
@@ -45,11 +45,11 @@ Status MessageTransport::guarded(const WorkItem& work) {
 }
 
 Status MessageTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
-  return guarded([&] { messages::allreduce(communicator_, staging_, reduction, in, out); });
+  return as_status([&] { messages::allreduce(communicator_, staging_, reduction, in, out); });
 }
 
 Status MessageTransport::broadcast(Pieces buffers, int root) {
-  return guarded([&] {
+  return as_status([&] {
     const Scattered scattered(buffers, 1);
     const auto bytes = static_cast<std::size_t>(scattered.count());
     if (bytes == 0) return;
@@ -65,19 +65,19 @@ Status MessageTransport::broadcast(Pieces buffers, int root) {
 }
 
 Status MessageTransport::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&] { messages::allgather(communicator_, in, out, bytes); });
+  return as_status([&] { messages::allgather(communicator_, in, out, bytes); });
 }
 
 Status MessageTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  return guarded([&] { messages::alltoall(communicator_, in, send_bytes, out, recv_bytes); });
+  return as_status([&] { messages::alltoall(communicator_, in, send_bytes, out, recv_bytes); });
 }
 
 Status MessageTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&] { messages::reduce_scatter(communicator_, staging_, reduction, in, out, counts); });
+  return as_status([&] { messages::reduce_scatter(communicator_, staging_, reduction, in, out, counts); });
 }
 
 Status MessageTransport::barrier() {
-  return guarded([&] { communicator_.barrier(); });
+  return as_status([&] { communicator_.barrier(); });
 }
 
 }  // namespace perseus::messages

@@ -36,7 +36,7 @@ class MessageTransport final : public Transport {
 
  private:
   template <class WorkItem>
-  Status guarded(const WorkItem& work);
+  Status as_status(const WorkItem& work);
 
   Communicator communicator_;
   std::string name_;

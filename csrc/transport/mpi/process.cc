@@ -67,7 +67,7 @@ Streams arrange_streams(Api& api, const MpiJob& job, bool initialized) {
 }
 
 // Logs the streams between MPI_Init and the first session.
-void settle(State& state, const MpiJob& job, const Streams& streams) {
+void agree(State& state, const MpiJob& job, const Streams& streams) {
   Api& api = *state.api;
   state.streams = streams.count;
   if (streams.why_one.empty() || api.rank(api.world()) != 0) return;
@@ -134,7 +134,7 @@ void initialize(State& state, const MpiJob& job, bool loaded) {
         "overlap collectives of perseus_like. Ask for it with MPI_Init_thread, or call init() first");
   }
   check_world(api, job.launcher, state.path);
-  settle(state, job, streams);
+  agree(state, job, streams);
   state.is_reported = job.environment.get("PERSEUS_RANK_MAIN").has_value();
   if (!ours) return;
   own(state, call_in_time<Comm>(state, [&api, selection = job.selection] { return communicator_of(api, selection); },

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "transport/shm/channel.h"
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
@@ -113,7 +113,7 @@ Link ShmFabric::connect(std::span<const int> members, const BootstrapAllgather& 
   auto view = std::make_shared<GroupView>(arena_, external_, retired_, static_cast<int>(mine - members.begin()),
                                           std::move(local_ranks), std::move(blocks));
   Waiter waiter(plan_.spin, plan_.crowded, liveness_, work_while_waiting_);
-  return {std::make_unique<Group>(view, staging, std::move(waiter), liveness_),
+  return {std::make_unique<ShmTransport>(view, staging, std::move(waiter), liveness_),
           std::make_unique<Channel>(view, mailbox, std::vector<int>(members.begin(), members.end()), liveness_)};
 }
 

@@ -50,13 +50,14 @@ inline std::size_t least_chunk_bytes(std::size_t members) {
 // slow to write again; after some rounds the line has left the peer's first-level cache.
 struct Staging {
   static constexpr std::uint32_t kSmalls = 32;
-  static constexpr std::uint32_t kResults = 2;  // one is read while another is written; see Group::reduce_in_slices
+  static constexpr std::uint32_t kResults =
+      2;  // one is read while another is written; see ShmTransport::reduce_in_slices
 
   std::size_t small_bytes = 0;        // largest operation done in one step
   std::size_t chunk_bytes = 0;        // largest chunk of the pipelines, a power of two
-  std::size_t usual_chunk_bytes = 0;  // until Group::set_chunk_bytes, a power of two
+  std::size_t usual_chunk_bytes = 0;  // until ShmTransport::set_chunk_bytes, a power of two
 
-  std::size_t ring_bytes() const { return 2 * chunk_bytes; }  // two chunks at least: see Group::pipeline
+  std::size_t ring_bytes() const { return 2 * chunk_bytes; }  // two chunks at least: see ShmTransport::pipeline
   std::size_t small(std::uint32_t number) const { return kHeader + number % kSmalls * small_bytes; }
   std::size_t ring_offset() const { return kHeader + kSmalls * small_bytes; }
   std::size_t result(std::uint32_t number) const {

@@ -318,7 +318,7 @@ void Connections::progress() {
 }
 
 void Connections::leave() {
-  if (attending_.fetch_sub(1, std::memory_order_seq_cst) == 1) idle_.notify();
+  if (polling_.fetch_sub(1, std::memory_order_seq_cst) == 1) idle_.notify();
 }
 
 std::shared_ptr<Inbox> Connections::inbox(std::uint64_t group) {
@@ -378,7 +378,7 @@ void Connections::sleep(Doorbell& waiter, std::uint32_t seen, std::chrono::micro
   if (!sleeping_.compare_exchange_strong(none, &waiter, std::memory_order_seq_cst)) {
     leave();
     waiter.wait(seen, Sleeper::caller, limit);
-    attend();
+    begin_polling();
     return;
   }
   // A thread that ends a request notifies its waiter before it reads sleeping_.
@@ -417,7 +417,7 @@ void Connections::run() {
   auto look = kFirstLook;
   while (!stop_.load(std::memory_order_seq_cst)) {
     const auto seen = idle_.notifications();
-    if (attending_.load(std::memory_order_seq_cst) > 0 && !stop_.load(std::memory_order_seq_cst)) {
+    if (polling_.load(std::memory_order_seq_cst) > 0 && !stop_.load(std::memory_order_seq_cst)) {
       idle_.wait(seen, Sleeper::engine, kLongestLook);
     } else if (arm()) {
       look = sleep_on_descriptors(look) ? kFirstLook : std::min(look * 2, kLongestLook);

@@ -80,8 +80,8 @@ class Connections {
   // Sleeps until `waiter` is notified later than `seen`, but at most for `limit`; one thread at a time sleeps on the
   // descriptors and makes progress for all. It may return earlier.
   void sleep(Doorbell& waiter, std::uint32_t seen, std::chrono::microseconds limit);
-  // A thread that makes progress itself for a while calls attend() before and leave() once it stops.
-  void attend() { attending_.fetch_add(1, std::memory_order_seq_cst); }
+  // A thread that makes progress itself for a while calls begin_polling() before and leave() once it stops.
+  void begin_polling() { polling_.fetch_add(1, std::memory_order_seq_cst); }
   void leave();
 
   std::shared_ptr<Inbox> inbox(std::uint64_t group);
@@ -123,7 +123,7 @@ class Connections {
   std::mutex inboxes_mutex_;                         // guards inboxes_ and kept_
   std::unordered_map<std::uint64_t, std::shared_ptr<Inbox>> inboxes_;
   std::vector<std::unique_ptr<std::string>> kept_;
-  std::atomic<int> attending_{0};
+  std::atomic<int> polling_{0};
   std::atomic<Doorbell*> sleeping_{nullptr};  // of the thread in sleep() that sleeps on the descriptors
   UniqueFd wake_;                             // an eventfd that ends a sleep on the descriptors
   std::atomic<bool> stop_{false}, lost_{false};

@@ -37,7 +37,7 @@ class UcxNetwork final : public messages::Network {
   void sleep(std::uint32_t seen, std::chrono::microseconds limit) override {
     connections_->sleep(doorbell_, seen, limit);
   }
-  void attend() override { connections_->attend(); }
+  void begin_polling() override { connections_->begin_polling(); }
   void leave() override { connections_->leave(); }
 
   bool has_ended() override { return false; }

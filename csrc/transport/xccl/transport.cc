@@ -9,7 +9,7 @@
 namespace perseus::xccl {
 
 template <class WorkItem>
-Status XcclTransport::guarded(const WorkItem& work) {
+Status XcclTransport::as_status(const WorkItem& work) {
   if (!failure_.ok()) return failure_;
   before_blocking();  // within the library
   try {
@@ -30,30 +30,30 @@ Status XcclTransport::guarded(const WorkItem& work) {
 }
 
 Status XcclTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
-  return guarded([&] { xccl::allreduce(context(), reduction, in, out); });
+  return as_status([&] { xccl::allreduce(context(), reduction, in, out); });
 }
 
 Status XcclTransport::broadcast(Pieces buffers, int root) {
-  return guarded([&] { xccl::broadcast(context(), buffers, root); });
+  return as_status([&] { xccl::broadcast(context(), buffers, root); });
 }
 
 Status XcclTransport::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&] { xccl::allgather(context(), in, out, bytes); });
+  return as_status([&] { xccl::allgather(context(), in, out, bytes); });
 }
 
 Status XcclTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  return guarded([&] { xccl::alltoall(context(), in, send_bytes, out, recv_bytes); });
+  return as_status([&] { xccl::alltoall(context(), in, send_bytes, out, recv_bytes); });
 }
 
 Status XcclTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&] { xccl::reduce_scatter(context(), reduction, in, out, counts); });
+  return as_status([&] { xccl::reduce_scatter(context(), reduction, in, out, counts); });
 }
 
 Status XcclTransport::barrier() {
-  return guarded([&] { xccl::barrier(context()); });
+  return as_status([&] { xccl::barrier(context()); });
 }
 
-void XcclTransport::give_up(const Status& why) {
+void XcclTransport::abort(const Status& why) {
   if (failure_.ok()) failure_ = why;
   communicator_->abort(why.text());
 }

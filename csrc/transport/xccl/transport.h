@@ -36,7 +36,7 @@ class XcclTransport final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
-  void give_up(const Status& why) override;
+  void abort(const Status& why) override;
   bool has_lent_memory() const override { return communicator_->has_abandoned_call(); }
 
   // Returns ok if the transport supports the reduction, else an error that says what to do. Call it before the ranks
@@ -52,7 +52,7 @@ class XcclTransport final : public Transport {
 
  private:
   template <class WorkItem>
-  Status guarded(const WorkItem& work);
+  Status as_status(const WorkItem& work);
   Context context() { return {*communicator_, staging_}; }
 
   std::shared_ptr<Communicator> communicator_;  // shared with registered memory

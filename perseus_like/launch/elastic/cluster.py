@@ -22,7 +22,7 @@ from ..command_line.options import Options
 from ..host_list import Host, assign_ranks, is_this_machine
 from ..output import Screen
 from ..processes.child import Child
-from ..processes.first_failure import Failure, Witness
+from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import Supervisor
 from ..program import module_command
 from ..start_errors import LaunchError
@@ -263,7 +263,7 @@ class ClusterJob:
             subprocess.DEVNULL,
             self._screen.channel(None, "stdout"),
             self._screen.channel(None, "stderr"),
-            Witness(blames_another=True),
+            RankEvidence(blames_another=True),
             on_end=self._ended,
             stop_signal=signal.SIGTSTP,  # the generation is a perseusrun, which stops its ranks
         )

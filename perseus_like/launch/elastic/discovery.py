@@ -150,8 +150,8 @@ class Discovery:
             return
         if child.status:
             words = self._err.data.decode(errors="replace").strip().splitlines()
-            said = f" and printed {words[-1]!r}" if words else ""
-            self._report(f"it {processes.describe_exit(child.status)}{said}")
+            printed = f" and printed {words[-1]!r}" if words else ""
+            self._report(f"it {processes.describe_exit(child.status)}{printed}")
             return
         try:
             hosts = parse(self._out.data.decode(errors="replace"), self._slots_per_host)

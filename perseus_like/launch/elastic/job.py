@@ -293,7 +293,7 @@ class ElasticJob:
 
     def _failed(self, worker: Worker, end: WorkerEnd) -> None:
         who, how = f"{worker} (pid {worker.pid})" if worker.pid else str(worker), worker.fault or end.how
-        failure = Failure(who, how, end.code, end.was_killed, end.witness)
+        failure = Failure(who, how, end.code, end.was_killed, end.evidence)
         self._failures.append(failure)
         if self._is_finishing:
             self._supervisor.fail(failure, FAILURE_GRACE_SECONDS)

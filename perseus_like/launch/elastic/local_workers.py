@@ -12,7 +12,7 @@ from .. import processes
 from ..local import stdin_of
 from ..output import Screen
 from ..processes.child import Child
-from ..processes.first_failure import Witness
+from ..processes.first_failure import RankEvidence
 from ..processes.supervise import Supervisor
 from .started_worker import Worker, WorkerEnd
 
@@ -39,7 +39,7 @@ class LocalWorkers:
         on_connect: Callable[[Worker], None],
         on_end: Callable[[Worker, WorkerEnd], None],
     ) -> None:
-        witness = Witness(log=self._screen.log_of(worker.number, "stderr"))
+        evidence = RankEvidence(log=self._screen.log_of(worker.number, "stderr"))
         worker.connection, its = socket.socketpair()
         worker.connection.setblocking(False)
         with its:
@@ -49,8 +49,8 @@ class LocalWorkers:
                 {**self._environment, **variables, VARIABLE: variable_for(its)},
                 stdin_of(worker.number),
                 self._screen.channel(worker.number, "stdout"),
-                self._screen.channel(worker.number, "stderr", witness),
-                witness,
+                self._screen.channel(worker.number, "stderr", evidence),
+                evidence,
                 on_end=lambda child: on_end(worker, _conclude(child)),
                 pass_fds=(its.fileno(),),
             )
@@ -64,4 +64,4 @@ def _conclude(child: Child) -> WorkerEnd:
     ours = processes.descendants(os.getpid())
     processes.send([process.pid for process in ours if process.session == child.pid], signal.SIGKILL)
     code = processes.exit_code(child.status)
-    return WorkerEnd(code, processes.describe_exit(child.status), code > 128, child.witness)
+    return WorkerEnd(code, processes.describe_exit(child.status), code > 128, child.evidence)

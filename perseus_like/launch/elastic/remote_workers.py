@@ -26,7 +26,7 @@ from ..mpi.rank_status import RankStatus, StatusFilter
 from ..output import Channel, Screen
 from ..preflight import remote_shell
 from ..processes.child import Child
-from ..processes.first_failure import Failure, Witness
+from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import FAILURE_GRACE_SECONDS, Supervisor
 from ..remote import check_seconds, make_heartbeat, reachable_addresses, ssh_args
 from ..ssh import SIGNALS, environment_over_ssh, line_on, make_plan
@@ -91,9 +91,9 @@ class RemoteWorkers:
         number = worker.number
         self._workers[number] = worker
         self._connected[number] = functools.partial(self._connect, worker, on_connect)
-        witness = Witness(log=self._screen.log_of(number, "stderr"))
+        evidence = RankEvidence(log=self._screen.log_of(number, "stderr"))
         fail = functools.partial(self._fail, worker)
-        self._filters[number] = StatusFilter(number, self._job_name, self._status, fail, witness)
+        self._filters[number] = StatusFilter(number, self._job_name, self._status, fail, evidence)
         own = {
             **variables,
             WORKER: str(number),
@@ -111,7 +111,7 @@ class RemoteWorkers:
                 hydra_output(self._job_name, self._channels(number, "stdout")),
                 hydra_output(self._job_name, self._channels(number, "stderr", self._filters[number])),
                 # `stdin` stays open until then.
-                on_end=lambda child: on_end(worker, self._conclude(worker, child, witness, stdin)),
+                on_end=lambda child: on_end(worker, self._conclude(worker, child, evidence, stdin)),
                 stop_signal=None,  # the workers get the user's signals over the heartbeat
             )
 
@@ -169,25 +169,25 @@ class RemoteWorkers:
         """Ends the remote shell to a worker whose heartbeat has broken."""
         worker = self._workers.get(number)
         if worker and worker.child and worker.child.status is None:
-            self._ends.setdefault(number, WorkerEnd(failure.code, failure.how, True, failure.witness))
+            self._ends.setdefault(number, WorkerEnd(failure.code, failure.how, True, failure.evidence))
             processes.send_to_group(worker.child.pid, signal.SIGKILL)
 
     def _fail(self, worker: Worker, failure: Failure) -> None:
         """Takes the failure that `rank_main` reports. The job decides when the process of the launcher has ended."""
-        self._ends[worker.number] = WorkerEnd(failure.code, failure.how, failure.was_killed, failure.witness)
+        self._ends[worker.number] = WorkerEnd(failure.code, failure.how, failure.was_killed, failure.evidence)
         if self._supervisor.is_stopping:
             self._supervisor.fail(replace(failure, who=str(worker)), FAILURE_GRACE_SECONDS)
 
-    def _conclude(self, worker: Worker, child: Child, witness: Witness, stdin: HostInput) -> WorkerEnd:
+    def _conclude(self, worker: Worker, child: Child, evidence: RankEvidence, stdin: HostInput) -> WorkerEnd:
         assert child.status is not None
         number = worker.number
         stdin.close()
         del self._workers[number], self._connected[number], self._filters[number]
         if number in self._status.succeeded:
-            return WorkerEnd(0, "ended", False, witness)
+            return WorkerEnd(0, "ended", False, evidence)
         if end := self._ends.pop(number, None):
             return end
         if number in self._status.hosts:
-            return WorkerEnd(1, _VANISHED, True, witness)
+            return WorkerEnd(1, _VANISHED, True, evidence)
         how = f"could not be started: {self._status.starter} {processes.describe_exit(child.status)}"
-        return WorkerEnd(1, f"{how}; see its messages above", False, witness)
+        return WorkerEnd(1, f"{how}; see its messages above", False, evidence)

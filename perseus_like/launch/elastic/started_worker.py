@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...protocol.messages import Message, Reader, encode
 from ..processes.child import Child
-from ..processes.first_failure import Witness
+from ..processes.first_failure import RankEvidence
 
 
 @dataclass
@@ -92,7 +92,7 @@ class WorkerEnd:
     code: int
     how: str
     was_killed: bool
-    witness: Witness
+    evidence: RankEvidence
 
 
 class WorkerStarter(Protocol):

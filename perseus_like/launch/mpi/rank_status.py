@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...protocol.failure_record import decode
-from ..processes.first_failure import Failure, Witness, early_ends
+from ..processes.first_failure import Failure, RankEvidence, early_ends
 from ..processes.supervise import BEFORE_INIT
 
 FailureSink = Callable[[Failure], None]
@@ -92,7 +92,7 @@ def _name(ranks: list[int], host: str) -> str:
 class StatusFilter:
     """Removes the status lines of `rank_main` from a rank's stderr, and reads them. An `output.Filter`."""
 
-    def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink, witness: Witness) -> None:
+    def __init__(self, rank: int, tag: str, status: RankStatus, fail: FailureSink, evidence: RankEvidence) -> None:
         self._rank = rank
         self._opening = f"<{tag} ".encode()
         self._line = re.compile(
@@ -100,7 +100,7 @@ class StatusFilter:
         )
         self._status = status
         self._fail = fail
-        self._witness = witness
+        self._evidence = evidence
         self._pending = b""
 
     def pass_on(self, data: bytes) -> bytes:
@@ -115,7 +115,7 @@ class StatusFilter:
             rest = b""
         passed = self._pending[: len(self._pending) - len(rest)]
         self._pending = rest
-        return self._witness.pass_on(passed)
+        return self._evidence.pass_on(passed)
 
     def take(self, line: bytes) -> None:
         """Takes a status line that has come another way than through stderr."""
@@ -128,7 +128,7 @@ class StatusFilter:
             self._status.hosts[self._rank] = host
             return
         if event == b"failed":
-            self._witness.record = decode(text)
+            self._evidence.record = decode(text)
             return
         if event == b"waits":
             for rank in sorted(self._status.absent):
@@ -145,9 +145,9 @@ class StatusFilter:
         if code == 0:
             self._status.succeeded.add(self._rank)
         else:
-            self._witness.has_ended_badly = True
+            self._evidence.has_ended_badly = True
             who, was_killed = f"rank {self._rank} on {host}", text.startswith("was killed")
-            self._fail(Failure(who, text, code, was_killed, self._witness))
+            self._fail(Failure(who, text, code, was_killed, self._evidence))
 
     def rest(self) -> bytes:
         """Returns the text that was kept, at the end of the stream."""
@@ -155,5 +155,5 @@ class StatusFilter:
         return kept
 
     def has_failed(self) -> bool:
-        """See `Witness.has_failed`."""
-        return self._witness.has_failed()
+        """See `RankEvidence.has_failed`."""
+        return self._evidence.has_failed()

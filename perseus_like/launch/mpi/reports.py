@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..output import Channel, Screen
-from ..processes.first_failure import Failure, Witness
+from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import LOOK_SECONDS, Supervisor
 from .demultiplex import ChannelOf
 from .rank_main import LOOK
@@ -56,8 +56,8 @@ class RankReports:
     def filter_of(self, rank: int) -> StatusFilter:
         """Returns the filter that reads the status lines of a rank."""
         if rank not in self._filters:
-            witness = Witness(log=self._screen.log_of(rank, "stderr"), rank=rank)
-            self._filters[rank] = StatusFilter(rank, self._tag, self._status, self.fail, witness)
+            evidence = RankEvidence(log=self._screen.log_of(rank, "stderr"), rank=rank)
+            self._filters[rank] = StatusFilter(rank, self._tag, self._status, self.fail, evidence)
         return self._filters[rank]
 
     def channels(self, name: str) -> ChannelOf:

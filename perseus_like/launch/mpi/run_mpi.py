@@ -17,7 +17,7 @@ from ..host_list import Host, is_this_machine
 from ..output import NAMES, Screen, Style
 from ..output.masking import shell_line
 from ..preflight import Wanted, batch_shell, check_allocation, remote_shell
-from ..processes.first_failure import Failure, Witness
+from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import Ending, Supervisor
 from ..remote import check_over_shell, check_seconds, heartbeat_seconds, make_heartbeat, ssh_args, start_seconds
 from . import hydra, open_mpi, rank_main
@@ -83,7 +83,9 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> Ending:
             # If mpirun cannot start a rank, it ends those that run: they are lost, but they have not failed first.
             is_certain = status.have_all_begun()
             reports.fail(
-                failure if is_certain else replace(failure, was_killed=False, witness=Witness(blames_another=True))
+                failure
+                if is_certain
+                else replace(failure, was_killed=False, evidence=RankEvidence(blames_another=True))
             )
 
         out, err = (_sorter(mpirun.family, job_name, reports.channels(name)) for name in NAMES)
@@ -93,7 +95,7 @@ def run_mpi(options: Options, size: int, hosts: list[Host] | None) -> Ending:
         supervisor.serve()
         is_started = not supervisor.is_stopping
         if is_started:
-            supervisor.start("mpirun", line.argv, line.environment, None, out, err, Witness(blames_another=True))
+            supervisor.start("mpirun", line.argv, line.environment, None, out, err, RankEvidence(blames_another=True))
         code = supervisor.run(missed=status.missed)
         # Open MPI returns 1 after any signal.
         return supervisor.ending(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ..start_errors import LaunchError, explain_start_failure
 from . import die_with_parent
-from .first_failure import Witness
+from .first_failure import RankEvidence
 
 
 class Feed(Protocol):
@@ -35,7 +35,7 @@ class Child:
 
     name: str
     process: subprocess.Popen[bytes]
-    witness: Witness
+    evidence: RankEvidence
     on_end: Callable[[Child], None] | None = None  # called at its end; without it, a failure ends the job
     stop_signal: signal.Signals | None = signal.SIGSTOP  # its process group gets it when the user stops the job
     status: int | None = None  # the wait status, once it has ended

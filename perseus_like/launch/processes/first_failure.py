@@ -38,7 +38,7 @@ _MOST_LINES = 5
 _SHORTEST_WORD = 20  # errors of a program may have shorter texts of this library, such as "not a number", by chance
 
 
-class Witness:
+class RankEvidence:
     """Collects what explains the end of a process: its record, and its last lines on stderr. An `output.Filter`.
 
     `log` is the path of the file with the whole stderr, if there is one. `rank` is the process's rank, if it is one.
@@ -122,15 +122,15 @@ class Failure:
     how: str
     code: int
     was_killed: bool
-    witness: Witness = field(default_factory=Witness)
+    evidence: RankEvidence = field(default_factory=RankEvidence)
 
     def blames_another(self) -> bool:
         """Returns True if it is the consequence of another failure."""
-        return self.witness.blames_another()
+        return self.evidence.blames_another()
 
     def summary(self) -> str:
         """Returns the failure in one line."""
-        return ": ".join(filter(None, (f"{self.who} {self.how}", self.witness.summary())))
+        return ": ".join(filter(None, (f"{self.who} {self.how}", self.evidence.summary())))
 
 
 def early_ends(found: list[Failure], ended: Mapping[int, str]) -> list[Failure]:
@@ -140,8 +140,8 @@ def early_ends(found: list[Failure], ended: Mapping[int, str]) -> list[Failure]:
     """
     lost: dict[tuple[int, str], list[Failure]] = {}
     for failure in found:
-        left = _LEFT.search(failure.witness.summary())
-        if left and int(left[2]) in ended and failure.witness.rank is not None:
+        left = _LEFT.search(failure.evidence.summary())
+        if left and int(left[2]) in ended and failure.evidence.rank is not None:
             lost.setdefault((int(left[2]), left[1]), []).append(failure)
     return [
         _early_end(rank, ended[rank], collective, waiting)
@@ -152,11 +152,13 @@ def early_ends(found: list[Failure], ended: Mapping[int, str]) -> list[Failure]:
 def _early_end(rank: int, who: str, collective: str, waiting: list[Failure]) -> Failure:
     ranks = _ranks(waiting)
     others = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
-    first = waiting[0].witness.record
-    frames = [f"rank {waiting[0].witness.rank} needed it here:", *first.frames] if first and first.frames else []
-    witness = Witness(rank=rank)
-    witness.record = FailureRecord(who, "ranks with fewer batches than others call hvd.join() after their last", frames)
-    return Failure(who, f"ended with code 0 while {others} needed it in {collective}", waiting[0].code, False, witness)
+    first = waiting[0].evidence.record
+    frames = [f"rank {waiting[0].evidence.rank} needed it here:", *first.frames] if first and first.frames else []
+    evidence = RankEvidence(rank=rank)
+    evidence.record = FailureRecord(
+        who, "ranks with fewer batches than others call hvd.join() after their last", frames
+    )
+    return Failure(who, f"ended with code 0 while {others} needed it in {collective}", waiting[0].code, False, evidence)
 
 
 def _of_all(failures: list[Failure]) -> str:
@@ -164,11 +166,11 @@ def _of_all(failures: list[Failure]) -> str:
     if len(failures) == 1:
         return failures[0].summary()
     how = f"each of ranks {ranges(_ranks(failures))} {failures[0].how}"
-    return ": ".join(filter(None, (how, failures[0].witness.summary())))
+    return ": ".join(filter(None, (how, failures[0].evidence.summary())))
 
 
 def _ranks(failures: list[Failure]) -> list[int]:
-    return sorted({failure.witness.rank for failure in failures if failure.witness.rank is not None})
+    return sorted({failure.evidence.rank for failure in failures if failure.evidence.rank is not None})
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class Line:
     is_failure: bool = False
 
 
-class Verdict:
+class FirstFailure:
     """All failures of a job, and the first one."""
 
     def __init__(self) -> None:
@@ -226,15 +228,15 @@ class Verdict:
             return []
         groups: dict[object, list[Failure]] = {}
         for failure in self._failures:
-            summary = failure.witness.summary()
-            key = (failure.how, summary) if failure.witness.rank is not None else id(failure)
+            summary = failure.evidence.summary()
+            key = (failure.how, summary) if failure.evidence.rank is not None else id(failure)
             groups.setdefault(key, []).append(failure)
         together = next(group for group in groups.values() if self.first in group)
         first = self.first
         if 1 < size == len(_ranks(together)):
-            error = _OWN_CLASS.sub("", first.witness.summary(), count=1) or f"each {first.how}"
-            return [Line(f"all {size} ranks failed: {error}", first.witness.account(is_named=True), is_failure=True)]
+            error = _OWN_CLASS.sub("", first.evidence.summary(), count=1) or f"each {first.how}"
+            return [Line(f"all {size} ranks failed: {error}", first.evidence.account(is_named=True), is_failure=True)]
         others = [Line(f"after that, {_of_all(group)}") for group in groups.values() if group is not together]
         before = [Line(_of_all(together), is_failure=True)] if others and not is_known else []
         who = first.who if len(together) == 1 else f"each of ranks {ranges(_ranks(together))}"
-        return [*before, *others, Line(f"first failure: {who} {first.how}", first.witness.account(), is_failure=True)]
+        return [*before, *others, Line(f"first failure: {who} {first.how}", first.evidence.account(), is_failure=True)]

@@ -19,7 +19,7 @@ from ..output import Screen
 from ..output.streams import ChildStreams
 from .child import Child, Feed, start_process
 from .event_loop import EventLoop, HasFileno
-from .first_failure import Failure, Verdict, Witness, early_ends
+from .first_failure import Failure, FirstFailure, RankEvidence, early_ends
 from .guard import Guard
 from .pause import Pause
 from .signals import CallersInterrupts, SignalEvents
@@ -74,7 +74,7 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         self._loop = EventLoop()
         self._streams = ChildStreams(self._loop, screen)
-        self._verdict = Verdict()  # has no failures of children that the launcher has ended
+        self._failures = FirstFailure()  # has no failures of children that the launcher has ended
         self._announced: Failure | None = None  # the first failure, which the user has read
         self._stop_reason: str | None = None
         self._code_override: int | None = None
@@ -118,14 +118,14 @@ class Supervisor:
         stdin: int | None,
         out: Feed,
         err: Feed,
-        witness: Witness | None = None,
+        evidence: RankEvidence | None = None,
         *,
         on_end: Callable[[Child], None] | None = None,
         pass_fds: Sequence[int] = (),
         is_guarded: bool = True,
         stop_signal: signal.Signals | None = signal.SIGSTOP,
     ) -> Child:
-        """Starts one process. `stdin` is as for Popen (None: the launcher's). `witness` gets its record.
+        """Starts one process. `stdin` is as for Popen (None: the launcher's). `evidence` gets its record.
 
         `on_end` is called when the process has ended, unless the job is being ended. If `is_guarded` is true, its
         whole session is ended if the launcher is killed. Do not use it for processes that are started so often that
@@ -135,8 +135,8 @@ class Supervisor:
         env = {**env, VARIABLE: self._records.variable_for(name)}
         descriptors = [*pass_fds, self._records.fileno()]
         process = start_process(argv, env, stdin, death_signal, descriptors, self._most_files)
-        child = self._children[process.pid] = Child(name, process, witness or Witness(), on_end, stop_signal)
-        child.witness.look = functools.partial(self._records.read, name)
+        child = self._children[process.pid] = Child(name, process, evidence or RankEvidence(), on_end, stop_signal)
+        child.evidence.look = functools.partial(self._records.read, name)
         if is_guarded:
             self._guard.watch(process.pid)
         self._streams.add(process, out, err)
@@ -174,7 +174,7 @@ class Supervisor:
 
     def ending(self, code: int) -> Ending:
         """Returns the end of the job with this exit code, after `run`."""
-        return Ending(code, self._verdict.first is not None and self.stopped_by is None)
+        return Ending(code, self._failures.first is not None and self.stopped_by is None)
 
     def run(
         self,
@@ -194,11 +194,11 @@ class Supervisor:
         self._end_leftovers(everything=self._stop_reason is not None)
         self._streams.drain()
         if self._stop_reason != "signal":
-            self._verdict.add_missed(missed or self._early_ends)
+            self._failures.add_missed(missed or self._early_ends)
         self._judge(is_final=True)
-        if self._verdict.first and self._stop_reason != "signal":
-            write_reason(self._verdict.first.summary())
-            for line in self._verdict.report(self._screen.size, is_known=self._verdict.first is self._announced):
+        if self._failures.first and self._stop_reason != "signal":
+            write_reason(self._failures.first.summary())
+            for line in self._failures.report(self._screen.size, is_known=self._failures.first is self._announced):
                 self._screen.announce(line.text, line.details, line.is_failure)
         is_good = self._exit_code() == 0 and self._stop_reason is None and is_over is None
         if is_good and self._screen.is_on_terminal:
@@ -217,15 +217,20 @@ class Supervisor:
             self._stop("failure", max(grace, LOSS_GRACE_SECONDS) if waits else grace)
         elif self._stop_reason == "failure" and not failure.blames_another():
             self._loop.later(grace, self._terminate)
-        if self._stop_reason == "failure" or not self._verdict:
-            self._verdict.add(failure)
+        if self._stop_reason == "failure" or not self._failures:
+            self._failures.add(failure)
             self._loop.later(VERDICT_SECONDS, self._judge)
 
     def _judge(self, is_final: bool = False) -> None:
         """Reports the rank that failed first once it is known, unless all have ended and `run` reports it."""
-        if self._verdict.decide(is_final) and self._verdict.first and self._stop_reason != "signal" and self._living():
-            self._screen.announce(self._verdict.first.summary(), is_failure=True)
-            self._announced = self._verdict.first
+        if (
+            self._failures.decide(is_final)
+            and self._failures.first
+            and self._stop_reason != "signal"
+            and self._living()
+        ):
+            self._screen.announce(self._failures.first.summary(), is_failure=True)
+            self._announced = self._failures.first
 
     def _iterate(self, longest: float | None = None) -> None:
         self._streams.update()
@@ -258,15 +263,15 @@ class Supervisor:
         self._streams.read_rest(child.process)
         child.status = status
         child.process.returncode = os.waitstatus_to_exitcode(status)
-        child.witness.record = self._records.read(child.name)
-        child.witness.has_ended_badly = status != 0
+        child.evidence.record = self._records.read(child.name)
+        child.evidence.has_ended_badly = status != 0
         if child.on_end and not self.is_stopping:
             child.on_end(child)
             self._guard.forget(child.pid)  # the job continues, and the id may be reused
         elif status != 0:
             who, how = _name(child), processes.describe_exit(status)
             code, was_killed = processes.exit_code(status), os.WIFSIGNALED(status)
-            self.fail(Failure(who, how, code, was_killed, child.witness), FAILURE_GRACE_SECONDS)
+            self.fail(Failure(who, how, code, was_killed, child.evidence), FAILURE_GRACE_SECONDS)
         else:
             self._look_for_absent()
 
@@ -288,7 +293,7 @@ class Supervisor:
         have_waited = any(since <= now - LOOK_SECONDS for since in self._waiting_since.values())
         missed = [child for child in absent if waiting and (have_waited or child.name not in calls)]
         for child in missed:
-            self.fail(Failure(_name(child), BEFORE_INIT, 1, False, child.witness), FAILURE_GRACE_SECONDS)
+            self.fail(Failure(_name(child), BEFORE_INIT, 1, False, child.evidence), FAILURE_GRACE_SECONDS)
         if not missed and not self._will_look:
             self._will_look = True
             self._loop.later(LOOK_SECONDS, self._look_again)
@@ -300,7 +305,7 @@ class Supervisor:
     def _look_at_init(self, since: float | None = None) -> None:
         """Names the ranks for which others wait in `init`, once. `since` is the time when this was first seen."""
         called = self._records.init_calls()
-        absent = [child.witness.rank for child in self._living() if child.name not in called]
+        absent = [child.evidence.rank for child in self._living() if child.name not in called]
         ranks = [rank for rank in absent if rank is not None]
         if self.is_stopping or not ranks:
             return
@@ -316,13 +321,13 @@ class Supervisor:
     def _early_ends(self, found: list[Failure]) -> list[Failure]:
         children = self._children.values()
         return early_ends(
-            found, {c.witness.rank: _name(c) for c in children if c.status == 0 and c.witness.rank is not None}
+            found, {c.evidence.rank: _name(c) for c in children if c.status == 0 and c.evidence.rank is not None}
         )
 
     def _exit_code(self) -> int:
         if self._code_override is not None:
             return self._code_override
-        code = self._verdict.first.code if self._verdict.first else 0
+        code = self._failures.first.code if self._failures.first else 0
         return code or (os.EX_IOERR if self._screen.has_lost_in_silence else 0)
 
     # Ending the job.

@@ -136,6 +136,13 @@ def test_sessions(rank: int, size: int) -> None:
                 assert looped[0, 0] == (size - 1) / 2
 
 
+@pytest.mark.parametrize("name", ["Allreduce", "Broadcast", "Allgather", "ReduceScatter", "Alltoall"])
+def test_operations_have_the_names_that_saved_graphs_contain(name: str) -> None:
+    from tensorflow.python.framework import op_def_registry
+
+    assert op_def_registry.get(f"Perseus{name}") is not None
+
+
 def test_a_saved_model(rank: int, size: int) -> None:
     base: Any = tf.Module
 

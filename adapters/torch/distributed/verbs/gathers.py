@@ -26,11 +26,11 @@ from ..layout_conversion import (
     with_own_dtypes,
     written_directly,
 )
-from ..numbered_group import Engine, collective, root_of
+from ..numbered_group import NumberedGroup, collective, root_of
 from ..works import PerseusWork
 
 
-class Gathers(Engine):
+class Gathers(NumberedGroup):
     """The collectives that move data. Ranks must agree on the number of elements, and may differ in shapes."""
 
     @collective("broadcast")

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from ...tensors import cuda
 from ..layout_conversion import check, dense, for_output, host_view, own_dtype
-from ..numbered_group import Engine, collective
+from ..numbered_group import NumberedGroup, collective
 from ..works import Finish, PerseusWork
 
 _ANYBODY = -1
 
 
-class Messages(Engine):
+class Messages(NumberedGroup):
     """Messages of one sender and tag arrive in order. A send does not wait for its receive: the data are copied.
 
     CUDA tensors are copied through pinned host memory: `send` blocks until the current stream has executed the copy.
@@ -25,7 +25,7 @@ class Messages(Engine):
         (tensor,) = tensors
         source = dense("send", tensor)
         if not source.is_cpu:
-            source = cuda.fetched(source)
+            source = cuda.copied_to_host(source)
         handle = self._core.post(host_view(source), dst, tag, True, self._number, source, own_dtype(tensor))
         what = f"send to rank {dst} with tag {tag}"
         return self._begun(PerseusWork(what, handle, [tensor], self._timeout, margin=0.0))
@@ -50,5 +50,5 @@ def _landing(tensor: Tensor) -> tuple[Tensor, Finish | None]:
     if tensor.is_cpu:
         flat = for_output("recv", tensor)
         return flat.tensor, None if flat.target is None else lambda _: flat.finish()
-    landing, deliver = cuda.landing(tensor), cuda.Delivery(tensor)
-    return landing, lambda _: deliver(landing)
+    pinned, copy = cuda.pinned_like(tensor), cuda.HostToDeviceCopy(tensor)
+    return pinned, lambda _: copy(pinned)

@@ -30,7 +30,7 @@ from ..layout_conversion import (
     with_own_dtypes,
     written_directly,
 )
-from ..numbered_group import Engine, collective, root_of
+from ..numbered_group import NumberedGroup, collective, root_of
 from ..reduce_op import Reduction, resolve
 from ..works import PerseusWork
 from .sparse_reduction import sparse_allreduce
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
         ]
 
 
-class Reductions(Engine):
+class Reductions(NumberedGroup):
     """all_reduce, reduce and reduce_scatter. Ranks must agree on the number of elements, and may differ in shapes."""
 
     @collective("all_reduce")

@@ -14,10 +14,10 @@ from ..reduce_op import of
 from ..works import PerseusWork
 
 if TYPE_CHECKING:
-    from ..numbered_group import Engine
+    from ..numbered_group import NumberedGroup
 
 
-def sparse_allreduce(group: Engine, tensor: Tensor, opts: Any) -> PerseusWork:
+def sparse_allreduce(group: NumberedGroup, tensor: Tensor, opts: Any) -> PerseusWork:
     """Replaces the tensor by the sum, coalesced. Supports only SUM, as gloo does."""
     given = of(opts)
     if getattr(given, "op", given) != ReduceOp.SUM:

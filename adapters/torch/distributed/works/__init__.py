@@ -142,7 +142,7 @@ class PerseusWork(UnsupportedByWorks, dist.Work):
                 let_go(self)
             raise
         if not in_time:
-            self._give_up(limit, streams)
+            self._raise_timeout(limit, streams)
         if LOSES_WORKS:
             let_go(self)
         if not is_finished:
@@ -157,7 +157,7 @@ class PerseusWork(UnsupportedByWorks, dist.Work):
         if timeout is not None and timeout > timedelta(0):
             self._limit = min(self._limit, timeout.total_seconds())
 
-    def _give_up(self, limit: float, streams: _Streams) -> None:
+    def _raise_timeout(self, limit: float, streams: _Streams) -> None:
         """Raises TimedOutError, unless the work has ended during the missing-rank query."""
         who = "" if self._request is None else f": {self._request.missing()}"
         if not self._handle.done():
@@ -167,9 +167,9 @@ class PerseusWork(UnsupportedByWorks, dist.Work):
             )
         streams.wait_for(0.0)
 
-    def give_up(self, limit: float) -> None:
+    def raise_timeout(self, limit: float) -> None:
         """Does what `wait` does after a wait of `limit` seconds in vain."""
-        self._give_up(limit, self._handle)
+        self._raise_timeout(limit, self._handle)
 
     def comes_until(self, deadline: float) -> bool:
         """Waits until `deadline` (of time.monotonic), and returns whether the work is complete. Raises its error."""

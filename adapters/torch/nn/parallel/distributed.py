@@ -18,7 +18,7 @@ from ...gradients import Communicate
 from ...group_process_set import process_set_of
 from .comm_hook import built_in, checked, communicating
 from .join import Uneven
-from .joinable import Attendance, group_for_join
+from .joinable import JoinParticipant, group_for_join
 from .reducer import Named, Reducer
 from .replication import Replication
 
@@ -97,8 +97,8 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self.output_device = output_device
         self.dim = dim
         # torch has two names for this option; the newer one counts.
-        said = [choice for choice in (forward_sync_buffers, broadcast_buffers) if choice is not None]
-        self.broadcast_buffers = said[0] if said else True
+        given = [choice for choice in (forward_sync_buffers, broadcast_buffers) if choice is not None]
+        self.broadcast_buffers = given[0] if given else True
         self.find_unused_parameters = find_unused_parameters or skip_all_reduce_unused_params
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
@@ -119,7 +119,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         self._reducer: Reducer | None = None
         self._replication: Replication | None = None
         self._uneven: Uneven | None = None
-        self._attendance: Attendance | None = None
+        self._join_participant: JoinParticipant | None = None
         if (self.process_set.size() or 1) == 1:
             return
         options = (self.process_set, self.find_unused_parameters, self.static_graph, self.bucket_bytes_cap)
@@ -207,8 +207,8 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
             return [tensor for _, tensor in [*self._named_parameters(), *self._named_buffers()]]
 
         options = (self.process_set, divide_by_initial_world_size, state, buffers, self.require_forward_param_sync)
-        self._attendance = Attendance(self._reducer, self._replication, *options)
-        return self._attendance
+        self._join_participant = JoinParticipant(self._reducer, self._replication, *options)
+        return self._join_participant
 
     @property
     def join_device(self) -> torch.device:
@@ -254,19 +254,19 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         counted = Join.notify_join_context(self) if self._join_config.enable else None
         if reducer is None or replication is None:
             return
-        attendance = self._attendance if self._join_config.enable else None
+        participant = self._join_participant if self._join_config.enable else None
         if uneven is not None and torch.is_grad_enabled() and self.require_backward_grad_sync:
             uneven.notify()
         if self.will_sync_module_buffers():
             tensors = [tensor for _, tensor in self._named_buffers()]
-            if attendance is not None:
-                attendance.copy_buffers(present=True)
+            if participant is not None:
+                participant.copy_buffers(present=True)
             elif uneven is not None:
                 replication.copy_from_present(tensors)
             else:
                 replication.copy_from_first(tensors)
-        if attendance is not None:
-            attendance.announce(torch.is_grad_enabled() and self.require_backward_grad_sync)
+        if participant is not None:
+            participant.announce(torch.is_grad_enabled() and self.require_backward_grad_sync)
         if counted is not None:
             counted.wait()
 
@@ -303,7 +303,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
             "_uneven",
             "process_group",
             "_comm_hook",
-            "_attendance",
+            "_join_participant",
             "_join_config",
         )
         return {name: value for name, value in self.__dict__.items() if name not in left_here}
@@ -312,7 +312,7 @@ class DistributedDataParallel(torch.nn.Module, Joinable):
         """A copy takes part when it is trained, and not before: one rank alone may make it, to keep or to look at."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = None
-        self._reducer = self._replication = self._uneven = self._comm_hook = self._attendance = None
+        self._reducer = self._replication = self._uneven = self._comm_hook = self._join_participant = None
         Joinable.__init__(self)
         self._started = False
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from perseus_like import collectives
-from perseus_like.collectives import Sum
+from perseus_like.collectives import Sum, join
 from perseus_like.process_sets import GLOBAL, ProcessSet
 from perseus_like.tables import Start
 
-from ...autograd import verbs
+from ...collectives import collectives
 from ...tensors.cuda import device_to_join_on
 
 
@@ -45,14 +44,16 @@ class Uneven:
     def wait(self) -> int | None:
         """Ends this rank's batches. Returns the last rank with batches, if its values are to be copied."""
         if not self._throws:
-            return collectives.join(device_to_join_on(-1))
+            return join(device_to_join_on(-1))
         if (active := self._count(0)) > 0:
             raise RuntimeError(self._text(self._size - active))
         return None
 
     def _count(self, mine: int) -> int:
         values = torch.tensor([mine])
-        return int(verbs.allreduce(values, Sum, self._name, process_set=self._process_set, start=Start.call).result())
+        return int(
+            collectives.allreduce(values, Sum, self._name, process_set=self._process_set, start=Start.call).result()
+        )
 
     @staticmethod
     def _text(ended: int) -> str:

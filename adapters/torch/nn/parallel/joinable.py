@@ -13,14 +13,14 @@ from perseus_like.collectives import Max, Sum
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
-from ...autograd import verbs
+from ...collectives import collectives
 
 if TYPE_CHECKING:
     from .reducer import Reducer
     from .replication import Replication
 
 
-class Attendance(JoinHook):
+class JoinParticipant(JoinHook):
     """The hook of one rank. After its last batch, the rank takes part in each pass of the ranks with batches."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Attendance(JoinHook):
         """Agrees before a pass on the number of ranks with a batch, and on whether they reduce gradients at its end."""
         name = f"{self._reducer.name}.attendance"
         mine = torch.tensor([int(present), int(syncs)])
-        counts = verbs.allreduce(mine, Sum, name, process_set=self._process_set, start=Start.call).result()
+        counts = collectives.allreduce(mine, Sum, name, process_set=self._process_set, start=Start.call).result()
         self._active, syncing = (int(number) for number in counts)
         self._syncs = syncing > 0
 
@@ -64,7 +64,7 @@ class Attendance(JoinHook):
             self.copy_buffers(present=False)
         self.announce(False, present=False)
         if self._syncs:
-            self._reducer.attend()
+            self._reducer.contribute()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Copies the state of the last rank with batches to all ranks."""
@@ -73,7 +73,7 @@ class Attendance(JoinHook):
         mine = (self._process_set.rank() or 0) + 1 if is_last_joiner else 0
         name = f"{self._reducer.name}.last"
         own = torch.tensor([mine])
-        last = int(verbs.allreduce(own, Max, name, process_set=self._process_set, start=Start.call).result())
+        last = int(collectives.allreduce(own, Max, name, process_set=self._process_set, start=Start.call).result())
         self._replication.copy_from(ranks[last - 1], self._state())
 
     @property

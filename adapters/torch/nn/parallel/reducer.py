@@ -19,12 +19,13 @@ from perseus_like.collectives import Max
 from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
-from ...autograd import keep_graph, verbs
+from ...autograd import keep_graph
+from ...collectives import collectives
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
 from ...gradients import Communicate, GradientBuckets
 from ...gradients.gradient_watch import StepWatch
-from ...gradients.ownership import Owner
+from ...gradients.ownership import ReducerPolicy
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]
@@ -67,8 +68,8 @@ class Reducer:
             reducer = me()
             return reducer is not None and reducer._counts(index)
 
-        owner = Owner("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
-        self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, owner)
+        policy = ReducerPolicy("DistributedDataParallel", _TOO_MANY, counts, False, static_graph, bucket_bytes)
+        self._buckets = GradientBuckets(self._parameters, GradientRules(process_set=process_set), 1, policy)
         tensors = [parameter for _, parameter in self._parameters]
         self._step_watch = StepWatch(tensors, self._buckets.are_in_place)
         weakref.finalize(self, self._buckets.close)
@@ -145,7 +146,7 @@ class Reducer:
         """Call it if the ranks may have made different steps, or if a closure has computed the gradients of a step."""
         self._step_watch.take()
 
-    def attend(self) -> None:
+    def contribute(self) -> None:
         """Takes part in a backward pass of the others with zeros. Afterwards, gradients are those of all ranks."""
         self.recover()
         for _, parameter in self._parameters:
@@ -178,7 +179,7 @@ class Reducer:
         mine = torch.zeros(len(self._parameters), dtype=torch.uint8)
         mine[list(used)] = 1
         name = f"{self.name}.used"
-        pending = verbs.allreduce(mine, Max, name, process_set=self._process_set, in_place=True)
+        pending = collectives.allreduce(mine, Max, name, process_set=self._process_set, in_place=True)
         return lambda: (pending.result() == 0).nonzero().flatten().tolist()
 
     def _refuse(self, missing: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from perseus_like.collectives.handle import results_of
 from perseus_like.gradients.agreement import Agreeing
 from perseus_like.process_sets import ProcessSet
 
-from ...autograd import verbs
+from ...collectives import collectives
 from .reducer import Named, Reducer
 
 
@@ -36,7 +36,7 @@ class Replication:
         """Copies the tensors of `root_rank`, which is a rank in the job, to all ranks."""
         results_of(
             [
-                verbs.broadcast(
+                collectives.broadcast(
                     tensor, root_rank, f"{self._reducer.name}.state.{place}", self._process_set, in_place=True
                 )
                 for place, tensor in enumerate(tensors)
@@ -53,7 +53,7 @@ class Replication:
         """
         mine = (self._process_set.rank() or 0) + 1 if present else 0
         name, group = f"{self._reducer.name}.present", self._process_set
-        highest = verbs.allreduce(torch.tensor([mine]), Max, f"{name}.rank", process_set=group).result()
+        highest = collectives.allreduce(torch.tensor([mine]), Max, f"{name}.rank", process_set=group).result()
         is_root = present and int(highest) == mine
         numbers = [tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor.clone() for tensor in tensors]
         if not is_root:
@@ -61,7 +61,7 @@ class Replication:
                 number.zero_()
         summed = results_of(
             [
-                verbs.allreduce(number, Sum, f"{name}.{place}", process_set=group, in_place=True)
+                collectives.allreduce(number, Sum, f"{name}.{place}", process_set=group, in_place=True)
                 for place, number in enumerate(numbers)
                 if number.numel()
             ]

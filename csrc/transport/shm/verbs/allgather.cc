@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
-Status Group::allgather(const void* in, void* out, Counts bytes) {
-  return guarded([&] {
+Status ShmTransport::allgather(const void* in, void* out, Counts bytes) {
+  return as_status([&] {
     const auto total = sum(bytes);
     if (total == 0) return;
     std::vector<std::byte*> place(bytes.size());

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
@@ -19,8 +19,8 @@ bool is_plain(const Reduction& reduction) {
 
 }  // namespace
 
-Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
-  return guarded([&] {
+Status ShmTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return as_status([&] {
     const auto count = total_of(in);
     if (count == 0) return;
     if (static_cast<std::size_t>(count) * size_of(reduction.wire_dtype) <= staging_.small_bytes) {
@@ -41,7 +41,7 @@ Status Group::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
 }
 
 // Reduces with one sync: each member copies its contribution to its slot, and each member reduces all of them.
-void Group::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+void ShmTransport::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto place = staging_.small(smalls_++);
   const auto wire_size = size_of(reduction.wire_dtype);
   auto* mine = view_->block(rank()) + place;
@@ -63,7 +63,7 @@ void Group::reduce_small(const Reduction& reduction, Pieces in, Pieces out, std:
 }
 
 // Each member reduces its share of the buffer, directly from and into the memory of all members.
-void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
+void ShmTransport::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
   const auto members = static_cast<std::size_t>(size());
   std::vector<Runs> runs(members);
@@ -102,7 +102,7 @@ void Group::reduce_in_arena(const Reduction& reduction, std::int64_t count) {
 
 // Reduces between two members: both copy a chunk to a slot and both reduce it, in one step per chunk without a second
 // copy.
-void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+void ShmTransport::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire_dtype);
   const auto chunk = stage(static_cast<std::uint64_t>(count) * wire_size) / static_cast<std::int64_t>(wire_size);
@@ -160,7 +160,7 @@ void Group::reduce_in_pairs(const Reduction& reduction, Pieces in, Pieces out, s
 // Reduces between more than two members: each reduces its share of a chunk and publishes it, and all collect the
 // shares. In round c a member reduces chunk c - 1, collects chunk c - 2 and packs chunk c. All members have then ended
 // round c - 1, in which they reduced chunk c - 2 and collected chunk c - 3, so two slots and two results suffice.
-void Group::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
+void ShmTransport::reduce_in_slices(const Reduction& reduction, Pieces in, Pieces out, std::int64_t count) {
   const auto size_each = size_of(reduction.dtype);
   const auto wire_size = size_of(reduction.wire_dtype);
   const auto line = kLineBytes / static_cast<std::int64_t>(wire_size);

@@ -2,7 +2,7 @@
 #include <numeric>
 #include <string>
 
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
@@ -17,7 +17,7 @@ std::vector<std::int64_t> places(Counts bytes) {
 }  // namespace
 
 // The sections that one member sends and receives.
-struct Group::Sections {
+struct ShmTransport::Sections {
   const std::byte* in = nullptr;
   Counts sent;
   std::vector<std::int64_t> sent_at;
@@ -27,8 +27,8 @@ struct Group::Sections {
   host::Store store = host::Store::cached;
 };
 
-Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  return guarded([&] {
+Status ShmTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  return as_status([&] {
     Sections sections{.in = static_cast<const std::byte*>(in),
                       .sent = send_bytes,
                       .sent_at = places(send_bytes),
@@ -54,7 +54,7 @@ Status Group::alltoall(const void* in, Counts send_bytes, void* out, Counts recv
   });
 }
 
-void Group::describe_sections(const Sections& sections) {
+void ShmTransport::describe_sections(const Sections& sections) {
   describe_range(sections.in, static_cast<std::uint64_t>(sum(sections.sent)));
   auto& descriptor = my_descriptor();
   if (sections.sent.size() > BufferDescriptor::kRuns) descriptor.reachable = 0;
@@ -67,7 +67,7 @@ void Group::describe_sections(const Sections& sections) {
 }
 
 // Exchanges the sections that peers cannot reach through the slots, in which each receiver has a part.
-void Group::exchange_staged(const Sections& sections) {
+void ShmTransport::exchange_staged(const Sections& sections) {
   const auto me = rank();
   std::uint64_t longest = 0;
   for (int m = 0; m < size(); ++m) {
@@ -99,7 +99,7 @@ void Group::exchange_staged(const Sections& sections) {
 }
 
 // Copies the other sections directly from their owners' memory. Returns true if there was such an owner.
-bool Group::fetch_reachable(const Sections& sections) {
+bool ShmTransport::fetch_reachable(const Sections& sections) {
   bool any = false;
   for (int m = 0; m < size(); ++m) {
     const auto& descriptor = descriptor_of(m);

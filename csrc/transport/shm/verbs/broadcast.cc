@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
-Status Group::broadcast(Pieces buffers, int root) {
-  return guarded([&] {
+Status ShmTransport::broadcast(Pieces buffers, int root) {
+  return as_status([&] {
     const auto bytes = total_of(buffers);
     if (bytes == 0 || size() == 1) return;
     RunCursor walk(buffers, 1);

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 namespace perseus::shm {
 
-Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
-  return guarded([&] {
+Status ShmTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return as_status([&] {
     const auto total = sum(counts);
     if (total == 0) return;
     const auto size_each = static_cast<std::int64_t>(size_of(reduction.dtype));
@@ -29,7 +29,7 @@ Status Group::reduce_scatter(const Reduction& reduction, const void* in, void* o
   });
 }
 
-void Group::scatter_from_arena(const Reduction& reduction, void* out, Counts counts) {
+void ShmTransport::scatter_from_arena(const Reduction& reduction, void* out, Counts counts) {
   const auto me = static_cast<std::size_t>(rank());
   if (counts[me] == 0) return;
   const auto total = sum(counts);
@@ -47,7 +47,7 @@ void Group::scatter_from_arena(const Reduction& reduction, void* out, Counts cou
                 .store = store_for(static_cast<std::uint64_t>(total) * size_of(reduction.dtype))});
 }
 
-void Group::scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts) {
+void ShmTransport::scatter_staged(const Reduction& reduction, const std::byte* in, std::byte* out, Counts counts) {
   const auto wire_size = size_of(reduction.wire_dtype);
   const auto members = counts.size();
   const auto me = static_cast<std::size_t>(rank());

@@ -22,9 +22,9 @@ namespace perseus::shm {
 // order. The reuse of memory relies only on this:
 //  - descriptors and small buffers alternate, and each operation that uses one has a full sync;
 //  - staging slots are written only after a full sync of the same operation, and then as pipeline() describes.
-class Group final : public Transport {
+class ShmTransport final : public Transport {
  public:
-  Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness);
+  ShmTransport(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness);
 
   std::string_view name() const override { return "shm"; }
   int rank() const override { return view_->rank(); }
@@ -36,7 +36,7 @@ class Group final : public Transport {
   Status alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) override;
   Status reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) override;
   Status barrier() override;
-  void give_up(const Status& why) override;
+  void abort(const Status& why) override;
   bool has_lent_memory() const override { return has_lent_memory_; }
   std::size_t chunk_bytes() const override { return most_chunk_; }
   void set_chunk_bytes(std::size_t bytes) override;
@@ -62,7 +62,7 @@ class Group final : public Transport {
 
   // Runs the body of a verb. An exception becomes the Status, and the group is unusable afterwards.
   template <class Body>
-  Status guarded(const Body& body);
+  Status as_status(const Body& body);
   Status fail(const Status& status);
   [[noreturn]] void throw_lost(int member) const;
 
@@ -134,7 +134,7 @@ class Group final : public Transport {
 };
 
 template <class Body>
-Status Group::guarded(const Body& body) {
+Status ShmTransport::as_status(const Body& body) {
   if (!failure_.ok()) return failure_;
   all_arrived_ = false;
   try {
@@ -148,7 +148,7 @@ Status Group::guarded(const Body& body) {
 }
 
 template <class Pack, class Consume>
-void Group::pipeline(std::int64_t chunks, const Pack& pack, const Consume& consume) {
+void ShmTransport::pipeline(std::int64_t chunks, const Pack& pack, const Consume& consume) {
   const auto base = step_ + 1;
   for (std::int64_t c = 0; c < chunks; ++c) {
     pack(c);

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from perseus_like.errors import UnavailableError
 from perseus_like.process_sets import ProcessSet
 
-from .compat.training import existing_wrappers
-from .parameter_memory import Named
+from ..compat.training import existing_wrappers
+from ..parameter_memory import Named
 
 
 def wrapper_of_torch(named: Sequence[Named], process_set: ProcessSet) -> torch.nn.Module | None:

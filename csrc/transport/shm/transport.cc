@@ -1,4 +1,4 @@
-#include "transport/shm/group.h"
+#include "transport/shm/transport.h"
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +20,7 @@ bool is_next(Place place, std::uint64_t bytes, Place next) {
 
 }  // namespace
 
-Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness)
+ShmTransport::ShmTransport(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, const Liveness& liveness)
     : view_(std::move(view)),
       staging_(staging),
       waiter_(std::move(waiter)),
@@ -28,13 +28,13 @@ Group::Group(std::shared_ptr<GroupView> view, Staging staging, Waiter waiter, co
       seen_changes_(static_cast<std::size_t>(view_->size())),
       most_chunk_(staging.usual_chunk_bytes) {}
 
-void Group::set_chunk_bytes(std::size_t bytes) {
+void ShmTransport::set_chunk_bytes(std::size_t bytes) {
   const auto least = least_chunk_bytes(static_cast<std::size_t>(size()));
   most_chunk_ = std::bit_floor(std::clamp(bytes, std::min(least, staging_.chunk_bytes), staging_.chunk_bytes));
   ring_end_ = 0;
 }
 
-Status Group::fail(const Status& status) {
+Status ShmTransport::fail(const Status& status) {
   failure_ = status;
   auto& header = view_->header(rank());
   header.broken.store(1, std::memory_order_seq_cst);
@@ -47,11 +47,11 @@ Status Group::fail(const Status& status) {
   return failure_;
 }
 
-void Group::give_up(const Status& why) {
+void ShmTransport::abort(const Status& why) {
   if (failure_.ok()) static_cast<void>(fail(why));
 }
 
-void Group::throw_lost(int member) const {
+void ShmTransport::throw_lost(int member) const {
   // The member may have stopped because it already knows of a death that this process will learn of soon.
   before_blocking();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -65,29 +65,29 @@ void Group::throw_lost(int member) const {
                   " of the group has failed during the collective; see the error of that rank for the cause");
 }
 
-void Group::wait(int member, std::uint32_t step) {
+void ShmTransport::wait(int member, std::uint32_t step) {
   auto& header = view_->header(member);
   if (!waiter_.wait(header.flag, step, header.broken, all_arrived_ ? WaitFor::progress : WaitFor::arrival))
     throw_lost(member);
 }
 
-void Group::wait_all(std::uint32_t step) {
+void ShmTransport::wait_all(std::uint32_t step) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) wait(member, step);
   }
   all_arrived_ = true;
 }
 
-void Group::sync() {
+void ShmTransport::sync() {
   raise();
   wait_all(step_);
 }
 
-Status Group::barrier() {
-  return guarded([&] { sync(); });
+Status ShmTransport::barrier() {
+  return as_status([&] { sync(); });
 }
 
-void Group::exchange_descriptors() {
+void ShmTransport::exchange_descriptors() {
   auto& external = view_->external();
   my_descriptor().changes = external.changes();
   sync();
@@ -101,12 +101,12 @@ void Group::exchange_descriptors() {
   if (changed) external.receive();
 }
 
-void Group::next_descriptor() {
+void ShmTransport::next_descriptor() {
   ++descriptors_;
   reached_.clear();
 }
 
-std::byte* Group::reach(int member, Place place, std::uint64_t bytes) {
+std::byte* ShmTransport::reach(int member, Place place, std::uint64_t bytes) {
   auto data = view_->at(member, place, bytes);
   if (data == nullptr) {
     throw Error(ErrorKind::transport,
@@ -117,7 +117,7 @@ std::byte* Group::reach(int member, Place place, std::uint64_t bytes) {
   return reached_.emplace_back(std::move(data)).get();
 }
 
-void Group::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
+void ShmTransport::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
   auto& descriptor = my_descriptor();
   descriptor.reachable = 0;
   descriptor.runs = 0;
@@ -140,7 +140,7 @@ void Group::describe_pieces(Pieces in, Pieces out, std::size_t element_size) {
   descriptor.reachable = 1;
 }
 
-void Group::describe_range(const void* data, std::uint64_t bytes) {
+void ShmTransport::describe_range(const void* data, std::uint64_t bytes) {
   auto& descriptor = my_descriptor();
   const auto place = view_->place_of(data, bytes);
   descriptor.reachable = place.has_value() ? 1 : 0;
@@ -148,14 +148,14 @@ void Group::describe_range(const void* data, std::uint64_t bytes) {
   descriptor.run[0] = {place.value_or(Place{}), {}, bytes};
 }
 
-bool Group::all_reachable() const {
+bool ShmTransport::all_reachable() const {
   for (int member = 0; member < size(); ++member) {
     if (descriptor_of(member).reachable == 0) return false;
   }
   return true;
 }
 
-Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t count) {
+ShmTransport::Runs ShmTransport::runs_of(int member, std::size_t element_size, std::int64_t count) {
   const auto& descriptor = descriptor_of(member);
   const auto runs = std::min<std::size_t>(descriptor.runs, BufferDescriptor::kRuns);
   Runs result(runs);
@@ -174,7 +174,7 @@ Group::Runs Group::runs_of(int member, std::size_t element_size, std::int64_t co
   return result;
 }
 
-std::int64_t Group::stage(std::uint64_t bytes) {
+std::int64_t ShmTransport::stage(std::uint64_t bytes) {
   // Several chunks let packing one and reading another overlap, but each chunk costs a sync.
   constexpr std::uint64_t kChunks = 4;
   constexpr std::uint64_t kLeast = 32 * 1024;
@@ -186,22 +186,22 @@ std::int64_t Group::stage(std::uint64_t bytes) {
   return static_cast<std::int64_t>(chunk_bytes_);
 }
 
-std::int64_t Group::stage_parts(std::uint64_t bytes) {
+std::int64_t ShmTransport::stage_parts(std::uint64_t bytes) {
   const auto members = static_cast<std::uint64_t>(size());
   const auto lines = (std::max(bytes, kLine) + kLine - 1) / kLine * kLine;
   return stage(lines * members) / static_cast<std::int64_t>(members * kLine) * static_cast<std::int64_t>(kLine);
 }
 
-std::byte* Group::slot(int member, std::int64_t chunk) const {
+std::byte* ShmTransport::slot(int member, std::int64_t chunk) const {
   const auto at = ring_begin_ + static_cast<std::size_t>(chunk) * chunk_bytes_;
   return view_->block(member) + staging_.ring_offset() + at % (2 * most_chunk_);
 }
 
-std::byte* Group::result(int member, std::int64_t chunk) const {
+std::byte* ShmTransport::result(int member, std::int64_t chunk) const {
   return view_->block(member) + staging_.result(static_cast<std::uint32_t>(chunk % Staging::kResults));
 }
 
-Group::Share Group::share_of(int member, std::int64_t count, std::int64_t unit) const {
+ShmTransport::Share ShmTransport::share_of(int member, std::int64_t count, std::int64_t unit) const {
   const auto part = ((count + size() - 1) / size() + unit - 1) / unit * unit;
   const auto begin = std::min(count, part * member);
   return {begin, std::min(part, count - begin)};
