@@ -211,7 +211,7 @@ class ClusterJob:
         needed = self._settings.min_np if self._generation else self._settings.start_np
         if slots < needed:
             if self._hosts.found and not usable and self._settings.cooldown is None:
-                self._give_up("all hosts have failed")
+                self._abort("all hosts have failed")
             else:
                 self._wait()
             return
@@ -220,7 +220,7 @@ class ClusterJob:
             self._wait(f"the state of a later generation, which {', '.join(newer)} has")
             return
         if self._had_state and not any(found.version for found in here):
-            self._give_up("no host that has the training's state is left")
+            self._abort("no host that has the training's state is left")
             return
         size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
         self._form(assign_ranks([Host(found.host, usable[found.host]) for found in here], size), size)
@@ -238,7 +238,7 @@ class ClusterJob:
         if self._generation and not is_unchanged:
             self._resets += 1
             if limit is not None and self._resets > limit:
-                self._give_up(RESET_LIMIT_MESSAGE.format(limit))
+                self._abort(RESET_LIMIT_MESSAGE.format(limit))
                 return
         self._generation += 1
         self._members, self._begun, self._died, self._is_interrupted = hosts, 0, [], False
@@ -287,12 +287,12 @@ class ClusterJob:
         failure = Failure(world.name, processes.describe_exit(world.status), code, False)
         self._failures = [failure]
         if not self._died and not self._begun:
-            self._give_up("its workers ended before they called init()")
+            self._abort("its workers ended before they called init()")
             return
         newest = max(map(_generation_of_commits, self._agents.values()), default=0)
         self._fruitless = 0 if newest == self._generation else self._fruitless + 1
         if self._fruitless == _MOST_FRUITLESS:
-            self._give_up(f"{_MOST_FRUITLESS} generations in a row have failed before their first commit")
+            self._abort(f"{_MOST_FRUITLESS} generations in a row have failed before their first commit")
             return
         if self._died and self._died[0] in self._agents:
             seconds = self._hosts.blacklist(self._died[0])
@@ -333,12 +333,12 @@ class ClusterJob:
         self._try_to_form()  # perhaps from an earlier state
         if self._world is None and not self._supervisor.is_stopping:
             needed = self._settings.min_np if self._generation else self._settings.start_np
-            self._give_up(
+            self._abort(
                 f"waited {self._settings.timeout:g} s for {needed} slots (--elastic-timeout); "
                 f"hosts: {self._hosts.describe()}"
             )
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         self._screen.announce(f"the job ends: {why}")
         write_reason(why)
         failures = self._failures or [Failure("the job", "was given up", 1, False)]

@@ -123,7 +123,7 @@ class Discovery:
             self._report(str(error))
             return
         self._supervisor.later(_SLOW_SECONDS, lambda: self._note_delay(child))
-        self._supervisor.later(LONGEST_SECONDS, lambda: self._give_up(child))
+        self._supervisor.later(LONGEST_SECONDS, lambda: self._abort(child))
 
     def _note_delay(self, child: Child) -> None:
         if child is self._child and self._slow:
@@ -133,7 +133,7 @@ class Discovery:
             )
             self._slow = None
 
-    def _give_up(self, child: Child) -> None:
+    def _abort(self, child: Child) -> None:
         if child is self._child:
             self._has_given_up = True
             processes.send_to_group(child.pid, signal.SIGKILL)

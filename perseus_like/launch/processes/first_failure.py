@@ -14,7 +14,7 @@ from ..binding import ranges
 from ..command_line.explain import about, pointer
 
 # The traceback of a rank that has failed because of another rank contains this text.
-_BLAME = b"PeerLostError"
+_NAMES_ANOTHER = b"PeerLostError"
 TRACEBACK = b"Traceback (most recent call last):"
 _LEFT = re.compile(r"PeerLostError: (.*): rank ([0-9]+) has left the job")
 _OWN_CLASS = re.compile(r"perseus_like\.errors\.\w+: ")
@@ -56,8 +56,8 @@ class RankEvidence:
 
     def pass_on(self, data: bytes) -> bytes:
         """Returns `data` unchanged."""
-        text = self._end[-len(_BLAME) :] + data
-        self._has_blamed = self._has_blamed or _BLAME in text
+        text = self._end[-len(_NAMES_ANOTHER) :] + data
+        self._has_blamed = self._has_blamed or _NAMES_ANOTHER in text
         self._end = (self._end + data)[-_MOST_KEPT:]
         return data
 

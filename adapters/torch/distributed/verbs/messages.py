@@ -33,7 +33,7 @@ class Messages(NumberedGroup):
     @collective()
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> PerseusWork:
         (tensor,) = tensors
-        place, finish = _landing(tensor)
+        place, finish = _pinned(tensor)
         handle = self._core.post(host_view(place), src, tag, False, self._number, place, own_dtype(tensor))
         sender = "any rank" if src == _ANYBODY else f"rank {src}"
         what = f"recv from {sender} with tag {tag}"
@@ -44,7 +44,7 @@ class Messages(NumberedGroup):
         return self.recv(tensors, _ANYBODY, tag)
 
 
-def _landing(tensor: Tensor) -> tuple[Tensor, Finish | None]:
+def _pinned(tensor: Tensor) -> tuple[Tensor, Finish | None]:
     """Returns host memory that receives a message for the tensor, and a function that copies it to the tensor."""
     check("recv", tensor)
     if tensor.is_cpu:
