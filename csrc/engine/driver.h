@@ -77,7 +77,7 @@ class Driver final : private ServedEngine {
   std::unique_lock<std::mutex> lock();
 
  private:
-  // The result of one pass of the engine's thread. Without a notification, the next pass is due after `limit`.
+  // What the engine's thread found in one pass, and how long it may sleep.
   struct Pass {
     CycleTarget::Cycle result = CycleTarget::Cycle::idle;
     std::chrono::microseconds limit{0};

@@ -16,7 +16,7 @@ namespace perseus {
 class ThreadPolicy {
  public:
   using Clock = std::chrono::steady_clock;
-  // The policy that apply() has set for a thread; nothing: none yet.
+  // What apply() has set for a thread.
   using Applied = std::optional<bool>;
 
   explicit ThreadPolicy(bool several_hosts) : several_hosts_(several_hosts) {}
