@@ -1,10 +1,9 @@
-// Decides how soon an engine's thread gets a core while all cores compute.
+// Decides how soon the engine's thread gets a core while all cores compute.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <optional>
 
 namespace perseus {
 
@@ -16,11 +15,11 @@ namespace perseus {
 class ThreadPolicy {
  public:
   using Clock = std::chrono::steady_clock;
-  // What apply() has set for a thread.
-  using Applied = std::optional<bool>;
 
   explicit ThreadPolicy(bool several_hosts) : several_hosts_(several_hosts) {}
 
+  // Returns true if waiting times are to be measured.
+  bool looks() const { return several_hosts_; }
   // Adds the time that a caller has waited for a result. Thread-safe.
   void add_wait(Clock::duration waited) {
     waited_.fetch_add(std::chrono::nanoseconds(waited).count(), std::memory_order_relaxed);
@@ -29,9 +28,8 @@ class ThreadPolicy {
   // Returns true if the thread is to preempt computing threads from now on.
   bool is_prompt(Clock::time_point now);
 
-  // Sets this policy for the calling thread, which is the engine's. Called at its start and regularly, by one thread at
-  // a time. `applied` belongs to the calling thread.
-  void apply(Clock::time_point now, Applied& applied);
+  // Sets this policy for the calling thread, which is the engine's. Called at its start and regularly.
+  void apply(Clock::time_point now);
 
  private:
   bool several_hosts_;
@@ -39,6 +37,7 @@ class ThreadPolicy {
   Clock::time_point since_{};
   double seconds_ = 0, waited_seconds_ = 0;  // older values have less weight
   bool prompt_ = false;
+  int applied_ = -1;  // as apply() left it; -1: not called yet
 };
 
 }  // namespace perseus

@@ -53,13 +53,12 @@ TEST(ThreadPolicy, AppliesToTheCallingThread) {
       return policy;
     };
     ThreadPolicy policy(true);
-    ThreadPolicy::Applied applied;
-    policy.apply(kStart, applied);
+    policy.apply(kStart);
     EXPECT_EQ(mine(), SCHED_BATCH);
     policy.add_wait(1s);
-    policy.apply(kStart + 1s, applied);
+    policy.apply(kStart + 1s);
     EXPECT_EQ(mine(), SCHED_OTHER);
-    policy.apply(kStart + 100s, applied);
+    policy.apply(kStart + 100s);
     EXPECT_EQ(mine(), SCHED_BATCH);
   }).join();
 }

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/memory/lent_memory.h"
-#include "base/wait/blocking.h"
 #include "base/wait/futex.h"
 
 namespace perseus::messages {
@@ -49,7 +48,6 @@ class Backoff {
       perseus::pause();
       return true;
     }
-    before_blocking();
     if (doorbell_ != nullptr) {
       network_.sleep(seen_, kLook);
     } else {

@@ -55,7 +55,6 @@ class Channel final : public ControlChannel {
   };
 
   Doorbell& doorbell_of(int member) const;
-  void notify_peer(int member);
   void flush(int member);
   void fetch(int member);
   bool take_frame(int member, ControlMessage& message);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/wait/blocking.h"
-
 namespace perseus::shm {
 
 namespace {
@@ -63,7 +61,6 @@ bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::
 }
 
 bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
-  before_blocking();
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
   auto limit = work_ == nullptr ? kLongestSleep : kFirstSleep;
   bool reached = false, slept = false;
