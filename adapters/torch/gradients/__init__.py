@@ -124,8 +124,10 @@ class GradientBuckets:
         return bool(self._hooks)
 
     def set_passes_per_step(self, passes: int) -> None:
+        """Takes effect at once, or at the next step if gradients of this one may be in flight."""
         self.passes.passes_per_step = passes
-        self.passes.reset()
+        if not self.passes.ready:
+            self.passes.reset()
 
     def communicate_by(self, communicate: Communicate) -> None:
         """Takes effect at the next bucket. All ranks submit their buckets in the same order."""

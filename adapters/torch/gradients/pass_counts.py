@@ -28,7 +28,10 @@ class HorovodPassNames:
         self.set_backward_passes_per_step(passes)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sets the number of backward passes that are summed locally, from the next pass on."""
+        """Sets the number of backward passes that are summed locally.
+
+        It counts from the next pass on, or from the next step on if this step's passes are done.
+        """
         self._passes = checked_passes(passes)
         counter = self._pass_counter()
         if counter is not None:

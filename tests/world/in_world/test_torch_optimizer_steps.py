@@ -59,6 +59,28 @@ def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
         optimizer.set_backward_passes_per_step(0)
 
 
+def test_passes_that_change_before_a_step_count_from_the_next_one(rank: int, size: int, two_ranks: None) -> None:
+    """Gradients of this step may be in flight. Nothing clears them, or reduces them twice."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), op=hvd.Sum
+    )
+    total = sum(range(1, size + 1))
+    expected = 0.0
+    for passes in (1, 1, 2):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            model(torch.full((1, 1), rank + 1.0)).backward()
+        if passes == 1:
+            optimizer.set_backward_passes_per_step(1 if expected == 0 else 2)
+            with pytest.raises(AssertionError, match="zero_grad"):
+                optimizer.zero_grad()
+        optimizer.step()
+        expected -= passes * total
+        assert model.weight.item() == expected
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"compression": hvd.Compression.bf16}, {"backward_passes_per_step": 2}], ids=str
 )
