@@ -17,8 +17,8 @@ Decision Negotiator::shutdown_message_of(int rank) const {
 
 Decision Negotiator::decide(const std::vector<Submission>& submissions) {
   Decision decision;
-  decision.request = submissions.front().request;
-  const auto& request = decision.request;
+  decision.request = std::make_shared<const Request>(submissions.front().request);
+  const auto& request = *decision.request;
   std::size_t asked = 0;
   for (const auto& submission : submissions) asked += submission.ranks.size();
   if (submissions.size() > 1) {
@@ -30,10 +30,10 @@ Decision Negotiator::decide(const std::vector<Submission>& submissions) {
                     " is not supported while a rank has joined (join() contributes zeros to allreduce only); call it "
                     "before any rank joins";
   } else if (const auto known = cache_.find(request)) {
-    decision = decide_cached(*known);
+    return decide_cached(*known);
   } else if (const auto id = cache_.choose_id(request)) {
     decision.id = *id;
-    give_id(*id, request);
+    give_id(*id, decision.request);
   }
   return decision;
 }
@@ -42,7 +42,7 @@ Decision Negotiator::decide_cached(std::uint32_t id) {
   Decision decision;
   decision.id = id;
   decision.cached = true;
-  decision.agreed = cache_.shared(id);
+  decision.request = cache_.shared(id);
   cache_.mark_used(id);
   return decision;
 }
@@ -58,14 +58,14 @@ void Negotiator::decide_joined(std::vector<Decision>& plan) {
 
 // Gives an id to a request. If the id had another name, submissions that are known here by the id become full ones.
 // Children may have sent further reports in which the id means the other name.
-void Negotiator::give_id(std::uint32_t id, const Request& request) {
-  if (auto former = cache_.former(id, request)) {
+void Negotiator::give_id(std::uint32_t id, std::shared_ptr<const Request> request) {
+  if (auto former = cache_.former(id, *request)) {
     ++changes_;
     if (id < repeats_.size() && repeats_[id].open) turn_repeat_into_entry(id);
     if (std::erase(report_.cached, id) > 0) report_.submissions.push_back({of_all_sources(*former)});
     if (!tree_.children.empty()) former_requests_.push_back({id, changes_, std::move(former)});
   }
-  cache_.put(id, request);
+  cache_.put(id, std::move(request));
 }
 
 std::vector<Decision> Negotiator::take_decisions() {
@@ -80,12 +80,12 @@ void Negotiator::apply(Plan plan) {
     if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !tree_.is_root()) {
       if (decision.cached) {
         // Before this rank executes the decision, the id may get another request.
-        decision.agreed = cache_.shared(decision.id);
+        decision.request = cache_.shared(decision.id);
       } else {
         give_id(decision.id, decision.request);
       }
     }
-    if (decision.kind == Decision::Kind::fail) record_failure(decision.request.name);
+    if (decision.kind == Decision::Kind::fail) record_failure(decision.name());
     if (decision.kind == Decision::Kind::suspect) ++changes_;
     const bool about_request = decision.kind == Decision::Kind::run || decision.kind == Decision::Kind::fail;
     if (about_request || decision.kind == Decision::Kind::suspect) stalled_.apply(decision, changes_);

@@ -46,7 +46,7 @@ void write(Writer& to, const Decision& decision) {
   to.number(static_cast<std::uint64_t>(decision.error));
   to.signed_number(decision.rank);
   to.text(decision.text);
-  to.request(decision.request);
+  to.request(decision.request ? *decision.request : Request{});
   to.number(decision.values.size());
   for (const auto value : decision.values) to.signed_number(value);
 }
@@ -62,12 +62,17 @@ Decision read_decision(Reader& from, std::uint64_t kind) {
   decision.error = static_cast<ErrorKind>(error);
   decision.rank = from.small_number();
   decision.text = from.text();
-  decision.request = from.request();
+  decision.request = std::make_shared<const Request>(from.request());
   for (auto left = from.number(); left > 0; --left) decision.values.push_back(from.signed_number());
   return decision;
 }
 
 }  // namespace
+
+const std::string& Decision::name() const {
+  static const std::string kNone;
+  return request ? request->name : kNone;
+}
 
 std::string encode(const Report& report) {
   Writer to;

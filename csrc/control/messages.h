@@ -49,13 +49,15 @@ struct Decision {
 
   Kind kind = Kind::run;
   std::uint32_t id = kNoId;                   // run: the request's cache id; a new id is valid from here on
-  bool cached = false;                        // run: the request is the cached one with this id
-  Request request;                            // run, fail (name and verb), suspect (name without a verb)
-  std::shared_ptr<const Request> agreed;      // run, if cached: what the id means here; not sent
+  bool cached = false;                        // run: the request is the cached one with this id, and is not sent
+  std::shared_ptr<const Request> request;     // run; fail, warn (name); suspect (name without a verb)
   ErrorKind error = ErrorKind::disagreement;  // fail, close
   std::string text;                           // fail, warn, close
   int rank = -1;                              // joined: the last rank that joined; close: the rank that left
   std::vector<std::int64_t> values;           // tune: the settings to use from here on
+
+  // Returns the request's name; empty if there is none.
+  const std::string& name() const;
 };
 
 struct Plan {

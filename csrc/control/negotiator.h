@@ -149,7 +149,7 @@ class Negotiator final : private OpenRequests {
   void mark_joined(int rank);
   Decision decide(const std::vector<Submission>& submissions);
   Decision decide_cached(std::uint32_t id);
-  void give_id(std::uint32_t id, const Request& request);
+  void give_id(std::uint32_t id, std::shared_ptr<const Request> request);
   std::shared_ptr<const Request> former_request(std::uint32_t id, const Report& report) const;
   void decide_joined(std::vector<Decision>& plan);
   void record_failure(const std::string& name);

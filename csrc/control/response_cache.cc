@@ -7,10 +7,12 @@
 
 namespace perseus {
 
-std::optional<std::uint32_t> ResponseCache::find(const Request& request) const {
-  const auto found = ids_.find(request.name);
-  if (found == ids_.end() || !requests_[found->second]->agrees_with(request)) return std::nullopt;
-  return found->second;
+std::optional<std::uint32_t> ResponseCache::find(const Request& request) {
+  const bool is_expected = expected_ < requests_.size() && requests_[expected_]->name == request.name;
+  const auto id = is_expected ? std::optional(expected_) : id_of(request.name);
+  if (!id || !requests_[*id]->agrees_with(request)) return std::nullopt;
+  expected_ = (*id + 1) % static_cast<std::uint32_t>(requests_.size());
+  return id;
 }
 
 std::optional<std::uint32_t> ResponseCache::id_of(const std::string& name) const {
@@ -55,18 +57,18 @@ std::shared_ptr<const Request> ResponseCache::former(std::uint32_t id, const Req
   return requests_[id];
 }
 
-void ResponseCache::put(std::uint32_t id, const Request& request) {
+void ResponseCache::put(std::uint32_t id, std::shared_ptr<const Request> request) {
   if (id > requests_.size()) {
     throw Error(ErrorKind::transport, "negotiation: a plan gives request id " + std::to_string(id) +
                                           ", expected at most " + std::to_string(requests_.size()) +
                                           "; check that all ranks run the same version of perseus_like");
   }
-  if (const auto before = former(id, request)) ids_.erase(before->name);
+  if (const auto before = former(id, *request)) ids_.erase(before->name);
   requests_.resize(std::max<std::size_t>(requests_.size(), id + 1));
   used_.resize(requests_.size());
-  requests_[id] = std::make_shared<const Request>(request);
   used_[id] = true;
-  ids_[request.name] = id;
+  ids_[request->name] = id;
+  requests_[id] = std::move(request);
 }
 
 bool ResponseCache::describe(std::uint32_t id, const std::string& member_names) {

@@ -21,8 +21,8 @@ class ResponseCache {
  public:
   explicit ResponseCache(std::int64_t capacity) : capacity_(static_cast<std::size_t>(capacity)) {}
 
-  // Returns the id of exactly this request.
-  std::optional<std::uint32_t> find(const Request& request) const;
+  // Returns the id of exactly this request. Fast in the order of the ids, which is that of a training step.
+  std::optional<std::uint32_t> find(const Request& request);
 
   // Returns the id of a name, whatever its request is.
   std::optional<std::uint32_t> id_of(const std::string& name) const;
@@ -38,7 +38,7 @@ class ResponseCache {
   std::shared_ptr<const Request> former(std::uint32_t id, const Request& request) const;
 
   // Stores a request. Every rank calls it in the order of the plan.
-  void put(std::uint32_t id, const Request& request);
+  void put(std::uint32_t id, std::shared_ptr<const Request> request);
 
   // Records the texts with which this rank submits the request of an id, which are not compared between ranks. Returns
   // true if they are new.
@@ -55,6 +55,7 @@ class ResponseCache {
 
   std::size_t capacity_;
   std::vector<std::shared_ptr<const Request>> requests_;  // by id
+  std::uint32_t expected_ = 0;                            // the id after the last one found
   std::vector<bool> used_;                                // by id: since choose_id() looked at it last
   std::uint32_t next_ = 0;                                // the id that choose_id() looks at next, in a full cache
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;

@@ -61,7 +61,7 @@ void ProcessSetEngine::receive_last_messages() {
     for (auto plan = negotiator_.take_decisions(); !plan.empty(); plan = negotiator_.take_decisions()) {
       for (const auto& decision : plan) {
         if (decision.kind == Decision::Kind::fail) {
-          pending_.finish(decision.request.name, {decision.error, decision.text});
+          pending_.finish(decision.name(), {decision.error, decision.text});
         }
       }
     }

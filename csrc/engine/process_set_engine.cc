@@ -295,12 +295,12 @@ void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
   if (runs.empty() || !broken_.ok()) return;
   std::vector<const Request*> requests;
   requests.reserve(runs.size());
-  for (const auto& run : runs) requests.push_back(run.cached ? run.agreed.get() : &run.request);
+  for (const auto& run : runs) requests.push_back(run.request.get());
   if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
 }
 
 void ProcessSetEngine::execute_other(const Decision& decision) {
-  const auto& name = decision.request.name;
+  const auto& name = decision.name();
   switch (decision.kind) {
     case Decision::Kind::run: break;
     case Decision::Kind::suspect: next_check_ = {}; break;

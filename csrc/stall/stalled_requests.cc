@@ -17,8 +17,10 @@ std::string verb_of(const std::string& name, const std::string& plain) {
   return name.substr(0, name.size() - plain.size() - 1);
 }
 
-const std::string& name_of(const Decision& decision) {
-  return decision.agreed ? decision.agreed->name : decision.request.name;
+std::shared_ptr<const Request> request_named(const std::string& name) {
+  Request request;
+  request.name = name;
+  return std::make_shared<const Request>(std::move(request));
 }
 
 milliseconds time_between(StalledRequests::Clock::time_point since, StalledRequests::Clock::time_point now) {
@@ -132,7 +134,7 @@ void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
     description_ = " s: submitted by " + describe(described_) + ", not by " + describe(described_missing_);
   }
   Decision decision;
-  decision.request.name = stall.report.name;
+  decision.request = request_named(stall.report.name);
   decision.text = stall.report.label + (over ? " timed out after a timeout of " : " has waited ") +
                   in_seconds(over ? options_.stall_shutdown : waited) + description_ +
                   ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
@@ -214,7 +216,7 @@ void StalledRequests::check_names(const std::string& plain, const Names& names, 
   if (found == suspicions_.end()) {
     Decision decision;
     decision.kind = Decision::Kind::suspect;
-    decision.request.name = plain;
+    decision.request = request_named(plain);
     decisions_.push_back(std::move(decision));
     return;
   }
@@ -225,9 +227,9 @@ void StalledRequests::check_names(const std::string& plain, const Names& names, 
 
 void StalledRequests::apply(const Decision& decision, std::uint64_t changes) {
   if (decision.kind == Decision::Kind::suspect) {
-    suspicions_[decision.request.name] = {.changes = changes};
+    suspicions_[decision.name()] = {.changes = changes};
   } else if (!suspicions_.empty()) {
-    suspicions_.erase(std::string(name_without_verb(name_of(decision))));
+    suspicions_.erase(std::string(name_without_verb(decision.name())));
   }
 }
 
@@ -259,7 +261,7 @@ void StalledRequests::fail_blocked(const std::vector<std::string>& blocked, cons
   const auto several = names_of_several_verbs(Clock::time_point::max());
   for (const auto& plain : blocked) {
     const bool decided = std::ranges::any_of(
-        plan.decisions, [&](const Decision& decision) { return name_without_verb(name_of(decision)) == plain; });
+        plan.decisions, [&](const Decision& decision) { return name_without_verb(decision.name()) == plain; });
     const auto names = several.find(plain);
     if (!decided && suspicions_.contains(plain) && names != several.end()) fail(plain, names->second);
   }
@@ -281,7 +283,7 @@ void StalledRequests::fail(const std::string& plain, const Names& names) {
   for (const auto& [name, present] : names) {
     Decision decision;
     decision.kind = Decision::Kind::fail;
-    decision.request.name = name;
+    decision.request = request_named(name);
     decision.text = text;
     decisions_.push_back(std::move(decision));
   }

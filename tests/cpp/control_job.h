@@ -113,10 +113,7 @@ class ControlJob {
 
   void collect(int r) {
     for (auto plan = rank(r).take_decisions(); !plan.empty(); plan = rank(r).take_decisions()) {
-      for (auto& decision : plan) {
-        if (decision.cached) decision.request = *decision.agreed;
-        decisions_[static_cast<std::size_t>(r)].push_back(std::move(decision));
-      }
+      for (auto& decision : plan) decisions_[static_cast<std::size_t>(r)].push_back(std::move(decision));
     }
   }
 

@@ -39,7 +39,7 @@ const std::vector<std::vector<int>> kJobs = {
 
 std::vector<std::string> names_of(const std::vector<Decision>& decisions) {
   std::vector<std::string> names;
-  for (const auto& decision : decisions) names.push_back(decision.request.name);
+  for (const auto& decision : decisions) names.push_back(decision.name());
   return names;
 }
 
@@ -64,7 +64,7 @@ class Rounds {
       for (int steps = job_.random_below(4); steps > 0; --steps) going = job_.step() || going;
       for (int r = 0; r < job_.size(); ++r) {
         for (auto& decision : job_.take(r)) {
-          of(r).waiting.erase(decision.request.name);
+          of(r).waiting.erase(decision.name());
           decisions[static_cast<std::size_t>(r)].push_back(std::move(decision));
         }
         going = going || of(r).round < rounds_;
@@ -123,9 +123,9 @@ TEST_P(Jobs, AllRanksGetTheSamePlan) {
     std::map<std::string, int> times;
     for (const auto& decision : decisions.front()) {
       EXPECT_EQ(decision.kind, Kind::run);
-      EXPECT_TRUE(same(decision.request, allreduce(decision.request.name)));
+      EXPECT_TRUE(same(*decision.request, allreduce(decision.name())));
       // The first decision has no id, the second one a new id, and later ones are cached.
-      const int time = ++times[decision.request.name];
+      const int time = ++times[decision.name()];
       EXPECT_EQ(decision.id != Decision::kNoId, time >= 2);
       EXPECT_EQ(decision.cached, time >= 3);
     }
@@ -143,7 +143,7 @@ TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
       EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
     std::map<std::string, int> times;
     for (const auto& decision : decisions.front()) {
-      const bool lie = times[decision.request.name]++ % 2 == 1;
+      const bool lie = times[decision.name()]++ % 2 == 1;
       EXPECT_EQ(decision.kind, lie ? Kind::fail : Kind::run);
       if (!lie) continue;
       EXPECT_NE(decision.text.find("rank " + std::to_string(size - 1) + " has float32[4]"), std::string::npos)
@@ -229,7 +229,7 @@ TEST_P(Jobs, ASmallCacheGivesTheSamePlan) {
       EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
     for (const auto& decision : decisions.front()) {
       if (decision.kind != Kind::run) continue;
-      EXPECT_EQ(decision.request.members.size(), 1U) << decision.request.name;
+      EXPECT_EQ(decision.request->members.size(), 1U) << decision.name();
       given += decision.id != Decision::kNoId && !decision.cached;
       cached += decision.cached;
     }
@@ -366,9 +366,9 @@ TEST(Negotiator, AJoinedRankKeepsThePreviousRequestOfAnId) {
   const auto first = job.rank(1).take_decisions(), second = job.rank(1).take_decisions();
   ASSERT_EQ(first.size(), 1U);
   EXPECT_TRUE(first.front().cached);
-  EXPECT_TRUE(same(*first.front().agreed, allreduce("x", {3})));
+  EXPECT_TRUE(same(*first.front().request, allreduce("x", {3})));
   ASSERT_EQ(second.size(), 1U);
-  EXPECT_TRUE(same(second.front().request, allreduce("x", {7})));
+  EXPECT_TRUE(same(*second.front().request, allreduce("x", {7})));
 }
 
 TEST_P(Jobs, ALeavingRankClosesTheGroup) {

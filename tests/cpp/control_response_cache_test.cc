@@ -17,7 +17,7 @@ using testing::same;
 // Does what the root does with an agreed request.
 std::optional<std::uint32_t> agree(ResponseCache& cache, const Request& request) {
   const auto id = cache.choose_id(request);
-  if (id) cache.put(*id, request);
+  if (id) cache.put(*id, std::make_shared<const Request>(request));
   return id;
 }
 
@@ -81,7 +81,7 @@ TEST(ResponseCache, CapacityZeroDisablesTheCache) {
 TEST(ResponseCache, UnknownIdsAreAnError) {
   ResponseCache cache(4);
   EXPECT_THROW(cache.at(0), Error);
-  EXPECT_THROW(cache.put(1, allreduce("a")), Error);
+  EXPECT_THROW(cache.put(1, std::make_shared<const Request>(allreduce("a"))), Error);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ Report full_report() {
 Decision fail_decision() {
   Decision decision;
   decision.kind = Decision::Kind::fail;
-  decision.request = allreduce("x");
+  decision.request = std::make_shared<const Request>(allreduce("x"));
   decision.error = ErrorKind::disagreement;
   decision.text = "ranks differ";
   decision.rank = -1;
@@ -62,7 +62,7 @@ Decision fail_decision() {
 Decision run_decision(std::uint32_t id) {
   Decision decision;
   decision.id = id;
-  decision.request = every_field();
+  decision.request = std::make_shared<const Request>(every_field());
   return decision;
 }
 
@@ -86,7 +86,10 @@ Plan full_plan() {
 }
 
 bool same_decision(const Decision& a, const Decision& b) {
-  return a.kind == b.kind && a.id == b.id && a.cached == b.cached && same(a.request, b.request) && a.error == b.error &&
+  const Request none;
+  const auto& first = a.request ? *a.request : none;
+  const auto& second = b.request ? *b.request : none;
+  return a.kind == b.kind && a.id == b.id && a.cached == b.cached && same(first, second) && a.error == b.error &&
          a.text == b.text && a.rank == b.rank;
 }
 

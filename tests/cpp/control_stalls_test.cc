@@ -55,7 +55,7 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
   const auto decisions = job.take_all();
   ASSERT_EQ(decisions.size(), 1U);
   EXPECT_EQ(decisions.front().kind, Kind::warn);
-  EXPECT_EQ(decisions.front().request.name, "x");
+  EXPECT_EQ(decisions.front().name(), "x");
   EXPECT_EQ(decisions.front().text,
             "allreduce 'x' has waited 60.5 s: submitted by ranks 4, 6, not by rank 5. All ranks must call the same "
             "collectives; check whether the missing ranks are still busy or have taken another branch.");
@@ -189,7 +189,7 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
   const auto suspicion = suspect(job);
   ASSERT_EQ(suspicion.size(), 1U);
   EXPECT_EQ(suspicion.front().kind, Kind::suspect);
-  EXPECT_EQ(suspicion.front().request.name, "x");
+  EXPECT_EQ(suspicion.front().name(), "x");
   for (const int r : {0, 2}) job.rank(r).record_waiter("allreduce.x");
   job.now += 50s;
   look(job);
@@ -203,8 +203,8 @@ TEST(Mismatches, AnotherVerbUnderOneNameFailsOnAllRanks) {
     EXPECT_EQ(decision.text,
               "allreduce 'x': ranks 0, 2 call allreduce, rank 1 calls broadcast; all ranks must pass the same");
   }
-  EXPECT_EQ(decisions[0].request.name, "allreduce.x");
-  EXPECT_EQ(decisions[1].request.name, "broadcast.x");
+  EXPECT_EQ(decisions[0].name(), "allreduce.x");
+  EXPECT_EQ(decisions[1].name(), "broadcast.x");
   job.submit_all(allreduce("allreduce.x"));
   const auto after = job.take_all();
   ASSERT_EQ(after.size(), 1U) << "the failed requests must be forgotten";
