@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr microseconds kShortestSleep{10};
-constexpr microseconds kLongestSleep{200};
 constexpr microseconds kLook{50'000};  // a lost rank ends a sleep of an engine with a doorbell after this time
 
 // The pauses between the polls of one wait. Without a doorbell, a pause is a fraction of the time waited so far, so
@@ -53,7 +52,7 @@ class Backoff {
     } else {
       sharpen_timer();
       std::this_thread::sleep_for(
-          std::clamp(std::chrono::duration_cast<microseconds>(waited) / 8, kShortestSleep, kLongestSleep));
+          std::clamp(std::chrono::duration_cast<microseconds>(waited) / 8, kShortestSleep, options_.longest_sleep));
     }
     return options_.limit.count() == 0 || waited < options_.limit;
   }

@@ -23,8 +23,9 @@ enum class Tag : int { barrier = 1, gather, contribution, result, broadcast, all
 
 struct WaitOptions {
   const Liveness* liveness = nullptr;
-  std::chrono::microseconds spin{30};  // time to poll without sleeping
-  std::chrono::milliseconds limit{0};  // a wait without progress for this time is an error; 0: no limit
+  std::chrono::microseconds spin{30};            // time to poll without sleeping
+  std::chrono::milliseconds limit{0};            // a wait without progress for this time is an error; 0: no limit
+  std::chrono::microseconds longest_sleep{200};  // between two polls of a network without a doorbell
 };
 
 class Communicator;

@@ -12,8 +12,17 @@
 
 namespace perseus::mpi {
 
+namespace {
+
+// Many ranks may start on few cores. A poll of an MPI costs tens of microseconds, which the ranks that connect need.
+constexpr std::chrono::microseconds kLongestSleep{5'000};
+
+}  // namespace
+
 MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
-    : api_(api), comm_(comm), communicator_(make_network(api, {comm}), {.limit = limit}) {}
+    : api_(api),
+      comm_(comm),
+      communicator_(make_network(api, {comm}), {.limit = limit, .longest_sleep = kLongestSleep}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
   const auto ranks = static_cast<std::size_t>(size()), self = static_cast<std::size_t>(rank());
