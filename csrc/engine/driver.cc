@@ -1,16 +1,8 @@
 #include "engine/driver.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <sys/prctl.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <string>
 #include <utility>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "base/wait/futex.h"
 #include "base/wait/thread.h"
 
@@ -18,7 +10,6 @@ namespace perseus {
 
 namespace {
 
-constexpr std::chrono::microseconds kForever = std::chrono::hours(1);
 constexpr std::chrono::microseconds kLook{100'000};        // how often waiting work looks at the clock
 constexpr std::chrono::microseconds kShortestLook{1'000};  // for control channels that need progress
 constexpr std::chrono::microseconds kShortestSpin{2};
@@ -27,23 +18,9 @@ constexpr std::chrono::microseconds kLongestPoll{500};
 
 // Rounded up, so that a sleep of this length reaches `until`.
 std::chrono::microseconds left(Driver::Clock::time_point until) {
-  if (until == Driver::Clock::time_point::max()) return kForever;
+  if (until == Driver::Clock::time_point::max()) return ServedEngine::kForever;
   return std::max(std::chrono::ceil<std::chrono::microseconds>(until - Driver::Clock::now()),
                   std::chrono::microseconds(1));
-}
-
-void bind_to_core(int core) {
-  if (core < 0) return;
-  cpu_set_t only;
-  CPU_ZERO(&only);
-  int error = EINVAL;
-  if (core < CPU_SETSIZE) {
-    CPU_SET(core, &only);
-    error = pthread_setaffinity_np(pthread_self(), sizeof only, &only);
-  }
-  if (error == 0) return;
-  log(LogLevel::warning, "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core " +
-                             std::to_string(core) + ": " + system_error_text(error));
 }
 
 }  // namespace
@@ -52,10 +29,12 @@ Driver::Driver(CycleTarget& target, ControlChannel& control, const Options& opti
     : target_(target), control_(control), options_(options), spin_(options.spin), policy_(options.several_hosts) {}
 
 void Driver::start() {
+  if (options_.threads) return options_.threads->add(*this);
   thread_ = start_thread([this] { run(); });
 }
 
 void Driver::stop() {
+  if (options_.threads) return options_.threads->remove(*this);
   stop_.store(true, std::memory_order_release);
   wake();
   if (thread_.joinable()) thread_.join();
@@ -81,10 +60,10 @@ void Driver::poll() {
 
 void Driver::wait(Completion& completion, bool notified, Clock::time_point until) {
   if (completion.done()) return;
-  if (!policy_.looks()) return wait_or_drive(completion, notified, until);
+  if (!options_.several_hosts) return wait_or_drive(completion, notified, until);
   const auto begin = Clock::now();
   wait_or_drive(completion, notified, until);
-  policy_.add_wait(Clock::now() - begin);
+  policy().add_wait(Clock::now() - begin);
 }
 
 void Driver::wait_or_drive(Completion& completion, bool notified, Clock::time_point until) {
@@ -150,32 +129,46 @@ void Driver::let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen) {
 }
 
 void Driver::run() {
-  pthread_setname_np(pthread_self(), "perseus-engine");
-  bind_to_core(options_.core);
-  // The default slack of 50 microseconds is longer than the whole batching delay.
-  prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  prepare_engine_thread("perseus-engine", options_.core);
+  ThreadPolicy::Applied applied;
   auto& doorbell = control_.doorbell();
   for (;;) {
     // Read before stop_: stop() notifies after it has set stop_, so this thread cannot sleep through it.
     const auto seen = doorbell.notifications();
     if (stop_.load(std::memory_order_acquire)) return;
     const auto now = Clock::now();
-    policy_.apply(now);
-    const auto period = deferred_.sleep_limit(now);
-    auto limit = std::min(kLook, period);  // a caller drives, and may stop at any moment
-    auto delay = std::chrono::microseconds(0);
-    auto result = CycleTarget::Cycle::idle;
-    if (const std::unique_lock driving(mutex_, std::try_to_lock); driving) {
-      result = run_cycle();
-      limit = std::min(sleep_limit(), period);
-      delay = target_.batching_delay();
-      sleeping_ = limit > kLook;
-    } else if (deferred_.arrived()) {
-      wake();  // the caller that drives may sleep, and was not woken for this work
-    }
-    if (result == CycleTarget::Cycle::delay) std::this_thread::sleep_for(delay);
+    policy_.apply(now, applied);
+    const auto [result, limit] = pass(now);
+    if (result == CycleTarget::Cycle::delay) std::this_thread::sleep_for(limit);
     if (result == CycleTarget::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);
   }
+}
+
+std::chrono::microseconds Driver::serve() {
+  auto& doorbell = control_.doorbell();
+  const auto seen = doorbell.notifications();
+  const auto [result, limit] = pass(Clock::now());
+  if (result == CycleTarget::Cycle::idle) doorbell.hand_back(seen);
+  return limit;
+}
+
+// Runs a cycle on the engine's thread, unless a caller drives.
+Driver::Pass Driver::pass(Clock::time_point now) {
+  const auto period = deferred_.sleep_limit(now);
+  const std::unique_lock driving(mutex_, std::try_to_lock);
+  if (!driving) {
+    if (deferred_.arrived()) wake();  // the caller that drives may sleep, and was not woken for this work
+    return {CycleTarget::Cycle::idle, std::min(kLook, period)};  // the caller may stop at any moment
+  }
+  const auto result = run_cycle();
+  const auto limit = std::min(sleep_limit(), period);
+  sleeping_ = limit > kLook;
+  switch (result) {
+    case CycleTarget::Cycle::idle: return {result, limit};
+    case CycleTarget::Cycle::delay: return {result, target_.batching_delay()};
+    case CycleTarget::Cycle::busy: break;
+  }
+  return {result, std::chrono::microseconds(0)};
 }
 
 CycleTarget::Cycle Driver::run_cycle() {

@@ -1,4 +1,4 @@
-// Runs an engine's cycles: on a thread of its own, and on the threads of callers that wait for a result.
+// Runs an engine's cycles: on the engine's thread, and on the threads of callers that wait for a result.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 
 #include "engine/completion.h"
 #include "engine/deferred_work.h"
+#include "engine/engine_threads.h"
 #include "engine/thread_policy.h"
 #include "transport/control_channel.h"
 
@@ -32,24 +33,25 @@ class CycleTarget {
 };
 
 // The thread that waits for a completion drives the engine meanwhile, which saves two thread switches per collective.
-// The driver's own thread runs cycles if no caller does.
-class Driver {
+// The engine's thread runs cycles if no caller does. It is one of EngineThreads, or a thread of this engine alone.
+class Driver final : private ServedEngine {
  public:
   using Clock = std::chrono::steady_clock;
   struct Options {
     std::chrono::microseconds spin{30};  // how long a caller polls before it sleeps
     int core = -1;                       // the core that the thread is bound to; -1: any
     bool several_hosts = false;
+    std::shared_ptr<EngineThreads> threads;  // null: a thread of its own
   };
 
   // Starts the thread at start(), once `target` is ready.
   Driver(CycleTarget& target, ControlChannel& control, const Options& options);
-  ~Driver() { stop(); }
+  ~Driver() override { stop(); }
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
   void start();
-  // Ends the thread. Idempotent.
+  // Ends the thread, or its work for this engine. Idempotent.
   void stop();
 
   // Makes the current driver run a cycle soon. Thread-safe.
@@ -75,7 +77,17 @@ class Driver {
   std::unique_lock<std::mutex> lock();
 
  private:
+  // The result of one pass of the engine's thread. Without a notification, the next pass is due after `limit`.
+  struct Pass {
+    CycleTarget::Cycle result = CycleTarget::Cycle::idle;
+    std::chrono::microseconds limit{0};
+  };
+
   void run();
+  Pass pass(Clock::time_point now);
+  std::chrono::microseconds serve() override;
+  Doorbell& doorbell() override { return control_.doorbell(); }
+  ThreadPolicy& policy() { return options_.threads ? options_.threads->policy() : policy_; }
   void wait_or_drive(Completion& completion, bool notified, Clock::time_point until);
   void drive(std::unique_lock<std::mutex> driving, Completion& completion, Clock::time_point until);
   void let_go(std::unique_lock<std::mutex> driving, std::uint32_t seen);
@@ -92,7 +104,7 @@ class Driver {
   std::chrono::microseconds poll_{0};
   bool sleeping_ = false;  // the thread sleeps until it is notified, however long that takes
 
-  ThreadPolicy policy_;
+  ThreadPolicy policy_;    // of the engine's own thread
   DeferredWork deferred_;  // the driver's thread looks after it
   std::atomic<bool> urgent_{false};
   std::atomic<int> asking_{0};  // number of threads in lock()

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/wait/blocking.h"
 #include "engine/process_set_engine.h"
 
 namespace perseus {
@@ -20,6 +21,7 @@ void ProcessSetEngine::fail(const Status& why, bool on_host) {
 // connections do.
 Status ProcessSetEngine::cause_of(const Status& failure) const {
   if (failure.kind() != ErrorKind::transport) return failure;
+  before_blocking();
   const auto until = Clock::now() + std::chrono::seconds(1);
   while (!liveness_.any_lost() && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return liveness_.any_lost() ? liveness_.status() : failure;

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "control/negotiator.h"
+#include "engine/engine_threads.h"
 #include "engine/execute/device_streams.h"
 #include "engine/execute/nan_check.h"
 #include "stall/engine_progress.h"
@@ -24,10 +25,11 @@ struct EngineOptions {
   std::int64_t fusion_threshold_bytes = 64 << 20;
   std::chrono::microseconds batching_delay{20};
   std::chrono::microseconds spin{30};
-  int core = -1;                 // the core that the engine's thread is bound to; -1: any
-  bool several_hosts = false;    // the ranks are on several hosts
-  Timeline* timeline = nullptr;  // outlives the engine
-  std::string trace_suffix;      // follows the names of tensors in the timeline
+  int core = -1;                           // the core that the engine's own thread is bound to; -1: any
+  std::shared_ptr<EngineThreads> threads;  // run the engine's cycles; null: a thread of its own
+  bool several_hosts = false;              // the ranks are on several hosts
+  Timeline* timeline = nullptr;            // outlives the engine
+  std::string trace_suffix;                // follows the names of tensors in the timeline
   std::optional<AutotuneOptions> autotune;
   NanCheck nan_check = NanCheck::off;
   // The dtype in which floating values cross hosts if the request names none, for tensors of `wire_from_bytes` or more.

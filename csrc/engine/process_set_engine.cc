@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/wait/blocking.h"
 
 namespace perseus {
 
@@ -28,7 +29,10 @@ ProcessSetEngine::ProcessSetEngine(Tree tree, Link link, EngineOptions options, 
       executor_(*link_.transport, tree_, options_, tracing_, pending_, tuning_, std::move(set_verbs)),
       queries_(tree_, *link_.control, [this](const std::string& name) { return pending_.contains(name); }),
       driver_(*this, *link_.control,
-              {.spin = options_.spin, .core = options_.core, .several_hosts = options_.several_hosts}) {
+              {.spin = options_.spin,
+               .core = options_.core,
+               .several_hosts = options_.several_hosts,
+               .threads = options_.threads}) {
   // Copies of one object of options must not share it.
   if (!options_.progress) options_.progress = std::make_shared<EngineProgress>();
   driver_.start();
@@ -254,6 +258,7 @@ void ProcessSetEngine::deliver_plans() {
   for (const int child : tree_.children) {
     auto seen = doorbell.notifications();
     while (link_.control->keeps_for(child) && broken_.ok() && !liveness_.any_lost()) {
+      before_blocking();
       receive(Clock::now());
       if (link_.control->keeps_for(child)) doorbell.wait(seen, Sleeper::caller, kPatience);
       seen = doorbell.notifications();
@@ -291,11 +296,17 @@ void ProcessSetEngine::execute_plan(std::span<const Decision> decisions) {
 }
 
 void ProcessSetEngine::execute_runs(std::span<const Decision> runs) {
+  constexpr std::int64_t kLarge = 1 << 20;  // takes longer than waking a thread
   // After a failure everything pending has been failed already.
   if (runs.empty() || !broken_.ok()) return;
   std::vector<const Request*> requests;
   requests.reserve(runs.size());
-  for (const auto& run : runs) requests.push_back(run.request.get());
+  std::int64_t bytes = 0;
+  for (const auto& run : runs) {
+    requests.push_back(run.request.get());
+    bytes += requests.back()->bytes();
+  }
+  if (bytes >= kLarge) before_blocking();
   if (const auto failure = executor_.run(requests)) fail(failure->status, failure->on_host);
 }
 

@@ -45,7 +45,8 @@ inline Negotiator::Clock::time_point time_in(std::chrono::duration<double> limit
 
 using Prepare = std::function<void(const std::shared_ptr<Completion>&)>;
 
-// Engines are independent of one another: each has its own thread, so overlapping process sets cannot block each other.
+// Engines are independent of one another: a thread that blocks in one of them serves no other one meanwhile, so
+// overlapping process sets cannot block each other.
 //
 // A cycle takes what was submitted, receives messages, sends reports up the tree and plans down, and executes plans.
 // The driver decides which thread runs a cycle and when; the plan executor moves data; missing-rank queries find ranks

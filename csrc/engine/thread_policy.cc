@@ -32,10 +32,10 @@ bool ThreadPolicy::is_prompt(Clock::time_point now) {
   return prompt_;
 }
 
-void ThreadPolicy::apply(Clock::time_point now) {
+void ThreadPolicy::apply(Clock::time_point now, Applied& applied) {
   const bool prompt = is_prompt(now);
-  if (applied_ == static_cast<int>(prompt)) return;
-  applied_ = static_cast<int>(prompt);
+  if (applied == prompt) return;
+  applied = prompt;
   const sched_param none{};
   pthread_setschedparam(pthread_self(), prompt ? SCHED_OTHER : SCHED_BATCH, &none);
 }

@@ -1,9 +1,10 @@
-// Decides how soon the engine's thread gets a core while all cores compute.
+// Decides how soon an engine's thread gets a core while all cores compute.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace perseus {
 
@@ -15,11 +16,11 @@ namespace perseus {
 class ThreadPolicy {
  public:
   using Clock = std::chrono::steady_clock;
+  // The policy that apply() has set for a thread; nothing: none yet.
+  using Applied = std::optional<bool>;
 
   explicit ThreadPolicy(bool several_hosts) : several_hosts_(several_hosts) {}
 
-  // Returns true if waiting times are to be measured.
-  bool looks() const { return several_hosts_; }
   // Adds the time that a caller has waited for a result. Thread-safe.
   void add_wait(Clock::duration waited) {
     waited_.fetch_add(std::chrono::nanoseconds(waited).count(), std::memory_order_relaxed);
@@ -28,8 +29,9 @@ class ThreadPolicy {
   // Returns true if the thread is to preempt computing threads from now on.
   bool is_prompt(Clock::time_point now);
 
-  // Sets this policy for the calling thread, which is the engine's. Called at its start and regularly.
-  void apply(Clock::time_point now);
+  // Sets this policy for the calling thread, which is the engine's. Called at its start and regularly, by one thread at
+  // a time. `applied` belongs to the calling thread.
+  void apply(Clock::time_point now, Applied& applied);
 
  private:
   bool several_hosts_;
@@ -37,7 +39,6 @@ class ThreadPolicy {
   Clock::time_point since_{};
   double seconds_ = 0, waited_seconds_ = 0;  // older values have less weight
   bool prompt_ = false;
-  int applied_ = -1;  // as apply() left it; -1: not called yet
 };
 
 }  // namespace perseus

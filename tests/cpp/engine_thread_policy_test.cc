@@ -53,12 +53,13 @@ TEST(ThreadPolicy, AppliesToTheCallingThread) {
       return policy;
     };
     ThreadPolicy policy(true);
-    policy.apply(kStart);
+    ThreadPolicy::Applied applied;
+    policy.apply(kStart, applied);
     EXPECT_EQ(mine(), SCHED_BATCH);
     policy.add_wait(1s);
-    policy.apply(kStart + 1s);
+    policy.apply(kStart + 1s, applied);
     EXPECT_EQ(mine(), SCHED_OTHER);
-    policy.apply(kStart + 100s);
+    policy.apply(kStart + 100s, applied);
     EXPECT_EQ(mine(), SCHED_BATCH);
   }).join();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/wait/blocking.h"
 #include "device/host/kernels.h"
 #include "engine/execute/fuse.h"
 #include "engine/execute/on_device.h"
@@ -68,6 +69,8 @@ std::optional<PlanExecutor::Failure> PlanExecutor::run_batch(const Batch& batch)
   const bool about_sets = request.verb == Verb::add_process_set || request.verb == Verb::remove_process_set;
   Completion* completion = batch.front().work == nullptr ? nullptr : &batch.front().work->completion;
   options_.progress->begin(request, batch.size() - 1);
+  // Devices and the verbs about sets may wait for other sets.
+  if (about_sets || !request.on_host) before_blocking();
   const auto status = about_sets ? set_verbs_(request, completion) : move_data(batch);
   options_.progress->end();
   // A process set verb that fails moved no data: only a failure of the transport ends the engine.

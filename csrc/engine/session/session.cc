@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -53,8 +54,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   auto options_of_fabric = fabric_options(config_, bootstrap);
   options_of_fabric.rendezvous = bootstrap_->rendezvous();
   options_of_fabric.watch_hosts = [this](bool local_watch) { watch_hosts_by(local_watch); };
-  fabric_ = {make_fabric(*bootstrap_, *topology_, *liveness_, options_of_fabric).release(),
-             [liveness = liveness_](Fabric* fabric) { delete fabric; }};
+  own(make_fabric(*bootstrap_, *topology_, *liveness_, options_of_fabric));
   if (topology_->size() > 1) {
     stall_watch_ = std::make_unique<StallWatch>(*topology_, fabric_->watches_host(), *liveness_);
   }
@@ -80,6 +80,28 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   } catch (const Error& error) {
     log(LogLevel::error, std::string(error.what()) + "; the job goes on without a timeline of this rank");
   }
+}
+
+// Other processes notify the threads, so the ReadySet is in memory that they reach. Late notifications may come until
+// the fabric ends.
+void Session::own(std::unique_ptr<Fabric> fabric) {
+  void* const memory = fabric->allocate(sizeof(ReadySet));
+  if (memory == nullptr) {
+    throw Error(ErrorKind::unavailable, "the shared arena has no memory for process sets; raise PERSEUS_ARENA_BYTES");
+  }
+  auto* const ready = new (memory) ReadySet;
+  fabric_ = {fabric.release(), [liveness = liveness_, ready](Fabric* owned) {
+               owned->release(ready);
+               delete owned;
+             }};
+  threads_ = std::make_shared<EngineThreads>(*ready, engine_options(config_, topology_->local_rank()).core);
+}
+
+// The world has a thread of its own: in most jobs it is the only set.
+EngineOptions Session::options_of_sets() const {
+  auto options = engine_options(config_, topology_->local_rank());
+  options.threads = threads_;
+  return options;
 }
 
 void Session::watch_hosts_by(bool local_watch) {
@@ -325,7 +347,7 @@ Status Session::add_set(const Request& request, Completion* completion) {
   const std::vector<int> ranks(request.ranks.begin(), request.ranks.end());
   const auto world = engine_of(kWorld);
   const auto exchange = [&](std::string_view mine) { return allgather_over(world->transport(), mine); };
-  auto engine = make_engine(ranks, exchange, engine_options(config_, topology_->local_rank()));
+  auto engine = make_engine(ranks, exchange, options_of_sets());
   std::scoped_lock lock(mutex_);
   const auto id = next_set_++;
   sets_[id] = {ranks, std::move(engine)};
@@ -354,7 +376,7 @@ Status Session::remove_set(const Request& request, Completion* completion) {
 
 ProcessSetId Session::add_group(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
                                 std::chrono::milliseconds timeout) {
-  auto options = engine_options(config_, topology_->local_rank());
+  auto options = options_of_sets();
   if (timeout.count() > 0) options.negotiator.stall_shutdown = timeout;
   auto engine = make_engine(ranks, exchange, options);
   if (!engine) {

@@ -137,6 +137,8 @@ class Session {
   std::shared_ptr<Device> device(int number, const std::string& label);
   std::shared_ptr<Device> device_for_zeros();
   std::shared_ptr<ProcessSetEngine> engine_of(ProcessSetId set) const;
+  void own(std::unique_ptr<Fabric> fabric);
+  EngineOptions options_of_sets() const;
   void watch_hosts_by(bool local_watch);
   void end_exchanges_when_lost(int eventfd);
   std::shared_ptr<ProcessSetEngine> make_engine(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
@@ -155,7 +157,8 @@ class Session {
   std::shared_ptr<xccl::AbortGroup> abort_group_ = make_abort_group(*liveness_);
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
   std::unique_ptr<Watch> host_watch_;
-  std::shared_ptr<Fabric> fabric_;  // arena memory that a framework holds also owns it
+  std::shared_ptr<Fabric> fabric_;          // arena memory that a framework holds also owns it
+  std::shared_ptr<EngineThreads> threads_;  // of all sets but the world; kept by engines
   std::unique_ptr<StallWatch> stall_watch_;
 
   std::mutex device_mutex_;  // guards device_ and joining_device_

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/wait/blocking.h"
 #include "base/wait/thread.h"
 
 namespace perseus::hierarchy {
@@ -33,6 +34,10 @@ std::int64_t CommunicationThread::post(Job job) {
 
 Status CommunicationThread::wait(std::int64_t job) {
   std::unique_lock lock(mutex_);
+  if (ended_ > job) return failure_;
+  lock.unlock();
+  before_blocking();
+  lock.lock();
   changed_.wait(lock, [&] { return ended_ > job; });
   return failure_;
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory/lent_memory.h"
+#include "base/wait/blocking.h"
 #include "base/wait/futex.h"
 
 namespace perseus::messages {
@@ -47,6 +48,7 @@ class Backoff {
       perseus::pause();
       return true;
     }
+    before_blocking();
     if (doorbell_ != nullptr) {
       network_.sleep(seen_, kLook);
     } else {

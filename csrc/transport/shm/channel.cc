@@ -43,6 +43,19 @@ Doorbell& Channel::doorbell_of(int member) const {
   return *reinterpret_cast<Doorbell*>(view_->block(member) + mailbox_.offset);
 }
 
+void Channel::notify_peer(int member) {
+  auto& doorbell = doorbell_of(member);
+  if (const auto* set = doorbell.ready_set()) {
+    const auto local_rank = view_->local_rank_of(member);
+    const auto* segment = view_->arena().at(local_rank, 0, 0);
+    const auto offset = reinterpret_cast<std::uintptr_t>(set) - reinterpret_cast<std::uintptr_t>(segment);
+    if (view_->arena().at(local_rank, offset, sizeof *set) == nullptr) {
+      return disconnect(member, "wrote a wrong address into its doorbell");
+    }
+  }
+  doorbell.notify();
+}
+
 void Channel::send(int to, std::string bytes) {
   if (to == rank()) {
     to_self_.push_back(std::move(bytes));
@@ -67,7 +80,7 @@ void Channel::flush(int member) {
   bool wrote = write();
   // The reader may have made room between the write and the request.
   while (peer.sent < peer.pending.size() && !peer.out.request_room()) wrote = write() || wrote;
-  if (wrote) doorbell_of(member).notify();
+  if (wrote) notify_peer(member);
   if (peer.sent < peer.pending.size()) return;
   peer.pending.clear();
   peer.sent = 0;
@@ -120,7 +133,7 @@ void Channel::fetch(int member) {
   if (peer.in.corrupted()) return disconnect(member, "wrote more into its ring than fits");
   std::array<char, 4096> bytes{};
   while (const auto count = peer.in.read(bytes.data(), bytes.size())) peer.arriving.append(bytes.data(), count);
-  if (peer.in.take_room_request()) doorbell_of(member).notify();
+  if (peer.in.take_room_request()) notify_peer(member);
 }
 
 bool Channel::take_frame(int member, ControlMessage& message) {

@@ -55,6 +55,7 @@ class Channel final : public ControlChannel {
   };
 
   Doorbell& doorbell_of(int member) const;
+  void notify_peer(int member);
   void flush(int member);
   void fetch(int member);
   bool take_frame(int member, ControlMessage& message);

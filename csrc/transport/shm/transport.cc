@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "base/wait/blocking.h"
+
 namespace perseus::shm {
 
 namespace {
@@ -51,6 +53,7 @@ void ShmTransport::abort(const Status& why) {
 
 void ShmTransport::throw_lost(int member) const {
   // The member may have stopped because it already knows of a death that this process will learn of soon.
+  before_blocking();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   const std::atomic<std::uint32_t> never{0};
   while (!liveness_.any_lost() && std::chrono::steady_clock::now() < end) {

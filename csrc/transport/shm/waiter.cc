@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/wait/blocking.h"
+
 namespace perseus::shm {
 
 namespace {
@@ -61,6 +63,7 @@ bool Waiter::wait_longer(Flag& flag, std::uint32_t step, const std::atomic<std::
 }
 
 bool Waiter::sleep(Flag& flag, std::uint32_t step, const std::atomic<std::uint32_t>& broken) const {
+  before_blocking();
   flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
   auto limit = work_ == nullptr ? kLongestSleep : kFirstSleep;
   bool reached = false, slept = false;

@@ -4,12 +4,14 @@
 
 #include "base/error.h"
 #include "base/memory/lent_memory.h"
+#include "base/wait/blocking.h"
 
 namespace perseus::xccl {
 
 template <class WorkItem>
 Status XcclTransport::as_status(const WorkItem& work) {
   if (!failure_.ok()) return failure_;
+  before_blocking();  // within the library
   try {
     communicator_->check();
     work();
