@@ -3,7 +3,7 @@
     python release/house.py            # what the sources say, and three walks through the installed package
     python release/house.py --sources  # without the walks, for any checkout: --root FOLDER
 
-The limits are tests, too: tests/unit/test_house.py, and for calls tests/world/in_world/test_torch_calls.py and
+The limits are tests, too: tests/unit/sources/test_house.py, and for calls tests/world/in_world/torch/test_calls.py and
 tests/distributed/in_world/test_calls.py. Lines are a report.
 """
 

@@ -67,7 +67,7 @@ test-mutations: $(STAMPS)/test $(STAMPS)/package $(STAMPS)/environment-mxnet
 
 # `torchrun --max-restarts 3` with a rank killed at random, 20 times on one host and 20 times on two (needs root): prints each run.
 test-restarts: $(STAMPS)/test $(STAMPS)/package
-	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts/test_restarts.py -m slow $(PYTEST_ARGS)
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/hosts/torch/test_restarts.py -m slow $(PYTEST_ARGS)
 
 # On a machine with a GPU, with a torch for it: see benchmarks/gpu.md.
 test-gpu: $(STAMPS)/test $(STAMPS)/package
@@ -86,7 +86,7 @@ check-ptx: $(STAMPS)/venv
 
 # Programs of other projects, over torch.distributed or Horovod: gigabytes, so not part of `make test`.
 test-clients: $(STAMPS)/test $(STAMPS)/clients $(STAMPS)/vllm $(STAMPS)/sglang $(STAMPS)/ccl $(STAMPS)/horovod
-	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients tests/hosts/test_tensor_parallel.py -m "slow or not slow" \
+	PATH="$(BIN):$$PATH" $(BIN)/pytest tests/clients tests/hosts/torch/test_tensor_parallel.py -m "slow or not slow" \
 		--ignore=tests/clients/test_rapidformer.py $(PYTEST_ARGS)
 
 # The trainer of bindings/rapidformer: gigabytes and minutes, so not part of `make test`.

@@ -36,8 +36,8 @@ def program(world: World, tmp_path: Path) -> World:
 
 def test_tests_of_torch_tensors_pass_on_the_device(tests_pass: TestsPass) -> None:
     """The unchanged tests of torch tensors on the CPU pass with tensors on the device."""
-    files = ["test_torch_verbs.py", "test_torch_optimizer.py", "test_torch_join.py"]
-    tests_pass(2, [WORLD / "in_world" / file for file in files], at_least=51, plugin="pretended_device")
+    files = ["test_verbs.py", "test_optimizer.py", "test_join.py"]
+    tests_pass(2, [WORLD / "in_world/torch" / file for file in files], at_least=51, plugin="pretended_device")
 
 
 def test_copies_through_host_memory_are_warned_of_once(program: World) -> None:

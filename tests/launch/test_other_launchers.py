@@ -32,7 +32,7 @@ ONE = {
     "torchrun of one": {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
     "flux of one": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
     "a pod of kubeflow alone": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0"},
-    # tests/hosts/test_slurm.py has these shells of a real Slurm.
+    # tests/hosts/start/test_slurm.py has these shells of a real Slurm.
     "a shell of salloc": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"},
     "a shell of sbatch": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
     "a shell of srun --pty": {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},

@@ -25,11 +25,11 @@ MPI = {
 
 IN_WORLD = "tests/world/in_world/"
 TESTS = {
-    "numpy": ("test_numpy_verbs.py", "test_mistakes.py", "test_process_sets.py"),
-    "torch": ("test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_training.py"),
-    "tensorflow": ("test_tensorflow_verbs.py", "test_tensorflow_training.py"),
-    "keras": ("test_keras_training.py", "test_keras_callbacks.py"),
-    "mxnet": ("test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py"),
+    "numpy": ("test_verbs.py", "test_mistakes.py", "test_process_sets.py"),
+    "torch": ("test_verbs.py", "test_functions.py", "test_optimizer.py", "test_training.py"),
+    "tensorflow": ("test_verbs.py", "test_training.py"),
+    "keras": ("test_training.py", "test_callbacks.py"),
+    "mxnet": ("test_verbs.py", "test_functions.py", "test_training.py"),
 }
 
 
@@ -49,7 +49,9 @@ class Cell:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(IN_WORLD + file for file in TESTS.get(self.what, TESTS["numpy"][:1]))
+        if self.what not in TESTS:
+            return (f"{IN_WORLD}numpy/test_verbs.py",)
+        return tuple(f"{IN_WORLD}{self.what}/{file}" for file in TESTS[self.what])
 
     @property
     def uses_mpirun(self) -> bool:

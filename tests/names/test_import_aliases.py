@@ -42,7 +42,7 @@ IDENTITIES = f"""
             try:
                 expected = importlib.import_module(ours)
             except ModuleNotFoundError as error:
-                assert ours.startswith(error.name), error  # listed as missing in tests/unit/test_horovod_names.py
+                assert ours.startswith(error.name), error  # listed as missing in tests/names/test_horovod_names.py
                 continue
             assert importlib.import_module(name) is expected, name
     assert horovod.run is perseus_like.run and horovod.__version__ == "0.28.1"

@@ -10,8 +10,7 @@ import pytest
 
 from tests.job import ONE_MALLOC_ARENA, needs
 
-from .conftest import Mpirun
-from .simulated_hosts import run_on_simulated_hosts
+from .conftest import Mpirun, run_on_simulated_hosts
 
 SCOPES = """
 import torch

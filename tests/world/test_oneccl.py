@@ -16,7 +16,7 @@ from .conftest import Ranks
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-VERBS = ["test_numpy_verbs.py", "test_process_sets.py", "test_equal_bits.py"]
+VERBS = ["test_verbs.py", "test_process_sets.py", "test_equal_bits.py"]
 IN_WORLD = {
     "perseusrun": [*VERBS, "test_mistakes.py", "test_random_sequences.py", "test_adasum.py"],
     "mpiexec": VERBS,
@@ -45,7 +45,7 @@ def run(environment: Callable[[str], Path], run_job: Start) -> Start:
 def test_on_all_ranks(by: str, size: int, run: Start) -> None:
     options = ["-m", "pytest", "-x", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header"]
     options += ["-o", "faulthandler_timeout=100"]  # prints the stacks of a run that hangs
-    files = [HERE / "in_world" / file for file in IN_WORLD[by]]
+    files = [HERE / "in_world/numpy" / file for file in IN_WORLD[by]]
     world = run(
         size,
         by=by,

@@ -8,8 +8,7 @@ import pytest
 
 from tests.job import needs
 
-from .conftest import Mpirun
-from .simulated_hosts import run_on_simulated_hosts
+from .conftest import Mpirun, run_on_simulated_hosts
 
 needs("torch")
 
@@ -378,7 +377,8 @@ import pytest
 
 ROOT = os.environ["ROOT"]
 options = ["-q", "-x", "-p", "no:cacheprovider", "-c", f"{ROOT}/pyproject.toml", "--rootdir", ROOT]
-code = pytest.main([*options, f"{ROOT}/tests/world/in_world/test_torch_sharded.py", "-k", os.environ["TESTS"]])
+file = f"{ROOT}/tests/world/in_world/torch/sharded/test_optimizer.py"
+code = pytest.main([*options, file, "-k", os.environ["TESTS"]])
 assert code == 0, code
 print(f"rank {os.environ['PMI_RANK']} is done", flush=True)
 """

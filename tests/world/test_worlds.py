@@ -13,48 +13,40 @@ import pytest
 
 from tests.by_name import pytest_on_a_rank
 
-HERE = Path(__file__).parent
+IN_WORLD = Path(__file__).parent / "in_world"
 
 ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Files of one group share a world, because starting its ranks (importing torch) takes longer than the tests.
+# Files of one folder share a world, because starting its ranks (importing torch) takes longer than the tests.
+# The order matters: what some tests leave would change what others find.
 GROUPS = {
     "numpy": [
-        *["test_numpy_verbs.py", "test_mistakes.py", "test_random_sequences.py", "test_process_sets.py"],
-        *["test_adasum.py", "test_numpy_shared.py", "test_equal_bits.py"],
+        *("numpy/test_verbs.py", "numpy/test_mistakes.py", "numpy/test_random_sequences.py"),
+        *("numpy/test_process_sets.py", "numpy/test_adasum.py", "numpy/test_shared.py", "numpy/test_equal_bits.py"),
     ],
     "torch": [
-        "test_torch_calls.py",  # first: a DistributedDataParallel hooks optimizers for good
-        *["test_torch_verbs.py", "test_torch_functions.py", "test_torch_optimizer.py", "test_torch_equality.py"],
-        *["test_torch_training.py", "test_torch_join.py", "test_torch_sync_batch_norm.py", "test_torch_adasum.py"],
-        *[
-            "test_torch_compression.py",
-            "test_torch_optimizer_steps.py",
-            "test_torch_data_parallel.py",
-            "test_torch_data_parallel_use.py",
-            "test_torch_shared.py",
-            "test_torch_sharded.py",
-            "test_torch_sharded_gradients.py",
-            "test_torch_sharded_mistakes.py",
-            "test_torch_sharded_scaler.py",
-            "test_torch_touched_gradients.py",
-            "test_torch_asymmetric_ranks.py",
-            "test_torch_examples.py",
-        ],
+        "torch/test_calls.py",  # first: a DistributedDataParallel hooks optimizers for good
+        *("torch/test_verbs.py", "torch/test_functions.py", "torch/test_optimizer.py", "torch/test_equality.py"),
+        *("torch/test_training.py", "torch/test_join.py", "torch/test_sync_batch_norm.py", "torch/test_adasum.py"),
+        *("torch/test_compression.py", "torch/test_optimizer_steps.py"),
+        *("torch/data_parallel/test_gradients.py", "torch/data_parallel/test_use.py", "torch/test_shared.py"),
+        *("torch/sharded/test_optimizer.py", "torch/sharded/test_gradients.py"),
+        *("torch/sharded/test_mistakes.py", "torch/sharded/test_scaler.py"),
+        *("torch/test_touched_gradients.py", "torch/test_asymmetric_ranks.py", "torch/test_examples.py"),
     ],
     "mxnet": [
-        *["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_training.py", "test_mxnet_kvstore.py"],
-        *["test_mxnet_sync_batch_norm.py", "test_mxnet_names.py", "test_mxnet_asymmetric_ranks.py"],
+        *("mxnet/test_verbs.py", "mxnet/test_functions.py", "mxnet/test_training.py", "mxnet/test_kvstore.py"),
+        *("mxnet/test_sync_batch_norm.py", "mxnet/test_names.py", "mxnet/test_asymmetric_ranks.py"),
     ],
-    "mxnet-2": ["test_mxnet_verbs.py", "test_mxnet_functions.py", "test_mxnet_2.py"],
+    "mxnet-2": ["mxnet/test_verbs.py", "mxnet/test_functions.py", "mxnet/test_mxnet_2.py"],
     "tensorflow": [
-        *["test_tensorflow_verbs.py", "test_tensorflow_training.py", "test_tensorflow_graphs.py"],
-        *["test_tensorflow_compiled.py", "test_tensorflow_horovod.py", "test_tensorflow_shared.py"],
-        *["test_tensorflow_asymmetric_ranks.py", "test_tensorflow_examples.py"],
+        *("tensorflow/test_verbs.py", "tensorflow/test_training.py", "tensorflow/test_graphs.py"),
+        *("tensorflow/test_compiled.py", "tensorflow/test_horovod.py", "tensorflow/test_shared.py"),
+        *("tensorflow/test_asymmetric_ranks.py", "tensorflow/test_examples.py"),
     ],
     "keras": [
-        *["test_keras_training.py", "test_keras_callbacks.py", "test_keras_mistakes.py", "test_keras_elastic.py"],
-        *["test_keras_horovod.py", "test_keras_asymmetric_ranks.py", "test_keras_examples.py"],
+        *("keras/test_training.py", "keras/test_callbacks.py", "keras/test_mistakes.py", "keras/test_elastic.py"),
+        *("keras/test_horovod.py", "keras/test_asymmetric_ranks.py", "keras/test_examples.py"),
     ],
 }
 # For these groups, .venv has no framework. They run in the environment of tests/environments/NAME.txt.
@@ -75,10 +67,10 @@ SIZES = {"numpy": (1, 2, 3, 4), "torch": (1, 2, 4), "mxnet": (1, 2, 4), "tensorf
 OLDER_RELEASES = {"mxnet-2", "tensorflow-2.15", "keras_2"}
 # Verbs, errors, and equality of ranks: each adapter promises these for any number of ranks.
 CONTRACT = {
-    "numpy": ["test_numpy_verbs.py", "test_mistakes.py"],
-    "torch": ["test_torch_verbs.py", "test_torch_equality.py"],
-    "mxnet": ["test_mxnet_verbs.py"],
-    "tensorflow": ["test_tensorflow_verbs.py"],
+    "numpy": ["numpy/test_verbs.py", "numpy/test_mistakes.py"],
+    "torch": ["torch/test_verbs.py", "torch/test_equality.py"],
+    "mxnet": ["mxnet/test_verbs.py"],
+    "tensorflow": ["tensorflow/test_verbs.py"],
 }
 # Four imports of these frameworks take most of the time; NumPy and torch have four ranks in the quick suite.
 SLOW_CONTRACTS = {("tensorflow", 4), ("mxnet", 4)}
@@ -97,7 +89,7 @@ def worlds() -> Iterator[object]:
 
 def test_each_file_belongs_to_a_world() -> None:
     listed = {file for files in GROUPS.values() for file in files}
-    assert {file.name for file in (HERE / "in_world").glob("test_*.py")} == listed
+    assert {str(file.relative_to(IN_WORLD)) for file in IN_WORLD.rglob("test_*.py")} == listed
 
 
 @pytest.mark.first
@@ -119,7 +111,7 @@ def test_on_all_ranks(
     if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:
         pytest.skip(f"{NEEDS[group]} is not installed: the Makefile omits it if it has no wheels for this Python")
     python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
-    in_world = [str(HERE / "in_world" / file) for file in files]
+    in_world = [str(IN_WORLD / file) for file in files]
     command = [
         python,
         "-m",

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.world.in_world import touches
+from tests.world.in_world.torch import touches
 
 
 def _outcome(group: Any, cell: tuple[int, str, str, bool], rank: int, size: int) -> Any:

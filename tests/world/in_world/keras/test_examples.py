@@ -1,0 +1,14 @@
+"""Runs short forms of examples with Keras."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("keras", minversion="3")
+pytest.importorskip("sklearn")
+
+from ..examples import check_example
+
+
+def test_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    check_example("elastic/keras_digits.py --epochs 1 --target 0", monkeypatch, capsys)
