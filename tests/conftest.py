@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import tests.job
-from tests.job import Job, Start, jobs_in, reports_in, run_to_end
+from tests.job import Job, Start, jobs_in
 
 ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
@@ -83,26 +82,6 @@ def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def to_end() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Returns `tests.job.run_to_end`."""
-    return run_to_end
-
-
-@pytest.fixture(scope="session")
-def patient_launcher() -> list[str]:
-    """Returns a `perseusrun` that waits a minute, not a second, for the other ranks' errors after a rank has failed.
-
-    Tests of these errors use it if all ranks end by themselves. A busy machine may not run a rank for a second.
-    """
-    program = (
-        "import sys; from perseus_like.launch import main; "
-        "from perseus_like.launch.processes import supervise; "
-        "supervise.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
-    )
-    return [sys.executable, "-c", program]
-
-
 @pytest.fixture
 def start_job(tmp_path: Path) -> Iterator[Start]:
     """Returns a function that starts a job in `tmp_path`. tests/job.py describes its arguments and the job."""
@@ -118,53 +97,6 @@ def run_job(start_job: Start) -> Start:
         return start_job(*arguments, **options).end()
 
     return run
-
-
-@pytest.fixture
-def reports_of(tmp_path: Path) -> Callable[[int], str]:
-    """Returns a function that returns the reports of a rank of the last job, a line for each report."""
-
-    def read(rank: int) -> str:
-        return reports_in(tmp_path, rank)
-
-    return read
-
-
-@pytest.fixture(scope="session")
-def wait_until_stopped() -> Callable[[int], None]:
-    """Returns a function that waits until a process has stopped itself."""
-    return tests.job.wait_until_stopped
-
-
-@pytest.fixture(scope="session")
-def environment() -> Callable[[str], Path]:
-    """Returns `environment(name)`, which returns the Python of another virtual environment.
-
-    `environment("mxnet")` returns the Python of .venv-mxnet, which `make test` makes from tests/environments/mxnet.txt.
-    """
-
-    def find(name: str) -> Path:
-        python = ROOT / f".venv-{name}" / "bin" / "python"
-        if not python.exists():
-            pytest.skip(
-                f"there is no .venv-{name}: `make environments` makes it, or says that its packages have no wheels "
-                f"for Python 3.{sys.version_info.minor}"
-            )
-        return python
-
-    return find
-
-
-@pytest.fixture(scope="session")
-def keras_on_torch() -> Callable[[], None]:
-    """Returns a function that skips the test if Keras does not import with this torch as its backend."""
-
-    def check() -> None:
-        torch = pytest.importorskip("torch")
-        if not hasattr(torch.utils._pytree, "register_pytree_node"):  # since torch 2.2
-            pytest.skip(f"Keras 3 does not import with torch {torch.__version__}: it has no register_pytree_node")
-
-    return check
 
 
 def run(*command: str | Path, **options: object) -> str:

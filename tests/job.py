@@ -22,8 +22,18 @@ from typing import Any, TypeVar
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 LIMIT_SECONDS = 600
 PERSEUSRUN = (sys.executable, "-m", "perseus_like.launch")
+# A `perseusrun` that waits a minute, not a second, for the other ranks' errors after a rank has failed. Tests of these
+# errors use it if all ranks end by themselves. A busy machine may not run a rank for a second.
+PATIENT_LAUNCHER = [
+    *(sys.executable, "-c"),
+    (
+        "import sys; from perseus_like.launch import main; from perseus_like.launch.processes import supervise; "
+        "supervise.FAILURE_GRACE_SECONDS = 60.0; sys.exit(main())"
+    ),
+]
 _PAUSE_SECONDS = 0.01
 _SHOWN_CHARACTERS = 60000
 
@@ -35,6 +45,27 @@ def needs(module: str) -> None:
     """
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed", allow_module_level=True)
+
+
+def needs_keras_on_torch() -> None:
+    """Skips the test if Keras does not import with this torch as its backend."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.utils._pytree, "register_pytree_node"):  # since torch 2.2
+        pytest.skip(f"Keras 3 does not import with torch {torch.__version__}: it has no register_pytree_node")
+
+
+def python_of(name: str) -> Path:
+    """Returns the Python of another virtual environment, or skips the test if it is not there.
+
+    `python_of("mxnet")` is the Python of .venv-mxnet, which `make test` makes from tests/environments/mxnet.txt.
+    """
+    python = ROOT / f".venv-{name}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(
+            f"there is no .venv-{name}: `make environments` makes it, or says that its packages have no wheels "
+            f"for Python 3.{sys.version_info.minor}"
+        )
+    return python
 
 
 # For a program that limits its address space to what it uses now and a little more: a thread that makes a malloc arena

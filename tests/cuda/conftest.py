@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
 
 HERE = Path(__file__).parent
@@ -29,7 +31,7 @@ def nccl() -> Path:
 
 
 @pytest.fixture
-def world(tmp_path: Path, to_end: World) -> World:
+def world(tmp_path: Path) -> World:
     """Returns a function that runs a Python command on all ranks, with the pretended driver and without NCCL."""
 
     def run(size: int, *command: str, driver: Path = DRIVER, **environment: str) -> Done:
@@ -42,7 +44,7 @@ def world(tmp_path: Path, to_end: World) -> World:
             **environment,
         }
         line = [sys.executable, "-m", "perseus_like.launch", "-np", size, sys.executable, *command]
-        return to_end(line, tmp_path, joined=True, **variables)
+        return run_to_end(line, tmp_path, joined=True, **variables)
 
     return run
 

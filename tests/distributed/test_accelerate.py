@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import Job, Start
+from tests.job import Job, Start, python_of
 
 Run = Callable[..., Job]
 
 
 @pytest.fixture
-def run(environment: Callable[[str], Path], run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Returns a function that runs `perseusrun -np 2 [options] python program.py` where accelerate is installed."""
-    python = environment("torch-clients")
+    python = python_of("torch-clients")
     for name in os.environ:
         if name.startswith(("PERSEUS", "PYTHONPATH", "ACCELERATE")):
             monkeypatch.delenv(name)

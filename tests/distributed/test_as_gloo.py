@@ -15,7 +15,6 @@ from torch.distributed import fsdp
 
 from tests.job import LIMIT_SECONDS, Job
 
-ReportsOf = Callable[[int], str]
 Program = Callable[..., Job]
 
 LOOK = """
@@ -59,11 +58,11 @@ def forms_text() -> str:
     return f"BACKENDS = {backends}\n{FORMS}"
 
 
-def forms(done: Job, reports_of: ReportsOf) -> None:
+def forms(done: Job) -> None:
     """Checks what FORMS reports."""
     assert done.code == 0, done.stdout
     for rank in (0, 1):
-        lines = reports_of(rank).splitlines()
+        lines = done.reports_of(rank).splitlines()
         assert lines[:3] == [OURS] * 3
         assert lines[3] == f"cpu:gloo,cuda:gloo {dist.is_backend_available('cpu:gloo')}"
         # The names of these groups are torch's own: "undefined", and the text that was given.
@@ -72,29 +71,27 @@ def forms(done: Job, reports_of: ReportsOf) -> None:
 
 
 @pytest.mark.slow
-def test_by_perseusruns_option(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
-    forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]), reports_of)
+def test_by_perseusruns_option(program: Program, forms_text: str) -> None:
+    forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]))
 
 
 @pytest.mark.slow
-def test_by_the_variable_under_torchrun(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
-    forms(program("torchrun", 2, forms_text, PERSEUS_AS_GLOO="1"), reports_of)
+def test_by_the_variable_under_torchrun(program: Program, forms_text: str) -> None:
+    forms(program("torchrun", 2, forms_text, PERSEUS_AS_GLOO="1"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exported", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=str)
-def test_by_the_variable_under_mpirun(
-    exported: dict[str, str], forms_text: str, reports_of: ReportsOf, program: Program
-) -> None:
+def test_by_the_variable_under_mpirun(exported: dict[str, str], forms_text: str, program: Program) -> None:
     """Intel's pages export MASTER_ADDR alone, which torch's own rendezvous cannot use without a rank."""
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
         pytest.skip("there is no mpirun beside this Python")
-    forms(program([str(mpirun)], 2, forms_text, PERSEUS_AS_GLOO="1", **exported), reports_of)
+    forms(program([str(mpirun)], 2, forms_text, PERSEUS_AS_GLOO="1", **exported))
 
 
 @pytest.mark.slow
-def test_by_the_function(program: Program, reports_of: ReportsOf) -> None:
+def test_by_the_function(program: Program) -> None:
     """Groups that exist stay gloo's. New ones of all ranks are ours, and after that those of some ranks, too."""
     done = program(
         "torchrun",
@@ -121,12 +118,12 @@ dist.destroy_process_group()
     world = "gloo gloo {} [6.0, 6.0]"
     for rank in (0, 1, 2):
         expected = [world.format(False)] * 2 + (pair if rank < 2 else []) + [world.format(True)]
-        assert reports_of(rank).splitlines() == expected
+        assert done.reports_of(rank).splitlines() == expected
     assert done.stdout.count("makes a group of gloo itself") == 2
 
 
 @pytest.mark.slow
-def test_beside_another_backend_for_cuda(program: Program, reports_of: ReportsOf) -> None:
+def test_beside_another_backend_for_cuda(program: Program) -> None:
     """torch's `fake` backend stands for NCCL."""
     done = program(
         "perseusrun",
@@ -144,13 +141,13 @@ dist.destroy_process_group()
     )
     assert done.code == 0, done.stdout
     for rank in (0, 1):
-        *looks, fake = reports_of(rank).splitlines()
+        *looks, fake = done.reports_of(rank).splitlines()
         assert [each.partition(" ")[2] for each in looks] == [OURS.partition(" ")[2]] * 2
         assert fake == "FakeProcessGroup"
 
 
 @pytest.mark.slow
-def test_cuda_tensors_stay_with_gloo(program: Program, reports_of: ReportsOf) -> None:
+def test_cuda_tensors_stay_with_gloo(program: Program) -> None:
     """Without a GPU, torch is made to believe in one while the group is made."""
     done = program(
         "perseusrun",
@@ -168,7 +165,7 @@ dist.destroy_process_group()
         PERSEUS_AS_GLOO="1",
     )
     assert done.code == 0, done.stdout
-    assert reports_of(0).splitlines() == reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
+    assert done.reports_of(0).splitlines() == done.reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
 
 
 @pytest.mark.skipif(
@@ -176,20 +173,18 @@ dist.destroy_process_group()
     reason="torch 2.1's gloo hangs in destroy_process_group: 3 of 20 processes, without this library",
 )
 @pytest.mark.slow
-def test_it_is_off_by_default(program: Program, forms_text: str, reports_of: ReportsOf) -> None:
+def test_it_is_off_by_default(program: Program, forms_text: str) -> None:
     done = program("perseusrun", 2, forms_text, PERSEUS_AS_GLOO="0")
     assert done.code == 0, done.stdout
     for rank in (0, 1):
-        lines = reports_of(rank).splitlines()
+        lines = done.reports_of(rank).splitlines()
         assert lines[0] == OURS.replace("True", "False")
         assert not any("True [" in line for line in lines)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__.startswith("2.1."), reason="torch 2.1 saves in threads only")
-def test_a_process_of_a_rank_under_an_mpirun_makes_a_world_of_its_own(
-    program: Program, reports_of: ReportsOf, tmp_path: Path
-) -> None:
+def test_a_process_of_a_rank_under_an_mpirun_makes_a_world_of_its_own(program: Program, tmp_path: Path) -> None:
     """torch's checkpoints are saved by processes of the ranks, which inherit the mpirun's variables."""
     done = program(
         "perseusrun",
@@ -211,7 +206,7 @@ if __name__ == "__main__":
     )
     assert done.code == 0, done.output
     for rank in (0, 1):
-        assert reports_of(rank) == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
+        assert done.reports_of(rank) == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
 
 
 TRAINS = """
@@ -268,7 +263,7 @@ steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
         pytest.param(TENSOR_PARALLEL, id="dtensor", marks=pytest.mark.slow),
     ],
 )
-def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: ReportsOf) -> None:
+def test_losses_are_those_of_gloo(kind: str, program: Program) -> None:
     """A sum of two numbers does not depend on their order, so the losses of two ranks are the same bits."""
     if kind != DDP and not hasattr(fsdp, "fully_shard"):
         pytest.skip(f"torch {torch.__version__} has neither FSDP2 nor this DTensor")
@@ -279,7 +274,7 @@ def test_losses_are_those_of_gloo(kind: str, program: Program, reports_of: Repor
         text = f"{TRAINS}{kind}{LOOK}look()\n{end}\n"
         done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch)
         assert done.code == 0, done.stdout
-        said.append([reports_of(rank).splitlines() for rank in (0, 1)])
+        said.append([done.reports_of(rank).splitlines() for rank in (0, 1)])
     assert [[line.split()[2] for _, line in each] for each in said] == [["False"] * 2, ["True"] * 2]
     assert said[0][0][0] == said[1][0][0]
     assert said[0][1][0] == said[1][1][0]

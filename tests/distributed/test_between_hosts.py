@@ -14,7 +14,6 @@ from tests.hosts.conftest import UCX_LIBRARY
 from tests.job import PERSEUSRUN, Job
 
 Program = Callable[..., Job]
-ReportsOf = Callable[[int], str]
 
 # This command succeeds if a process may have a host name of its own (CLONE_NEWUTS).
 MAY_SET_HOST_NAME = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
@@ -49,7 +48,7 @@ def on_two_hosts(program: Program) -> Program:
 
 
 @pytest.mark.slow
-def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf) -> None:
+def test_groups_one_after_the_other(on_two_hosts: Program) -> None:
     """The ranks of the second group are in another order."""
     done = on_two_hosts(
         3,
@@ -75,7 +74,7 @@ def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf
     assert done.code == 0, done.stdout
     for rank in range(3):
         ends = ["2.0"] if rank != 1 else []
-        assert reports_of(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
+        assert done.reports_of(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
 
 
 @pytest.mark.slow
@@ -86,7 +85,7 @@ def test_groups_one_after_the_other(on_two_hosts: Program, reports_of: ReportsOf
         (8, "PeerLostError process group of 3 ranks: a rank ended while the group was being made"),
     ],
 )
-def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Program, reports_of: ReportsOf) -> None:
+def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Program) -> None:
     """The other ranks time out in the store (round 6), or the watch between hosts reports the lost rank (round 8)."""
     done = on_two_hosts(
         3,
@@ -117,11 +116,11 @@ def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Prog
     )
     assert done.code == 0, done.stdout
     for rank in (0, 1):
-        assert reports_of(rank).startswith(error), done.stdout
+        assert done.reports_of(rank).startswith(error), done.stdout
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
+def test_a_rank_that_dies(on_two_hosts: Program) -> None:
     done = on_two_hosts(
         4,
         """
@@ -140,7 +139,7 @@ def test_a_rank_that_dies(on_two_hosts: Program, reports_of: ReportsOf) -> None:
     )
     assert done.code != 0
     for rank in range(3):
-        assert "rank 3 on other" in reports_of(rank), done.stdout
+        assert "rank 3 on other" in done.reports_of(rank), done.stdout
 
 
 def test_a_group_is_made_while_an_mpi_that_takes_one_call_at_a_time_is_in_use(program: Program) -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.job import Job
 
 Program = Callable[..., Job]
-ReportsOf = Callable[[int], str]
 
 USES = """
     import perseus_like.torch.distributed
@@ -36,7 +35,7 @@ USES = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
-def test_each_device_has_its_own_backend(backends: str, program: Program, reports_of: ReportsOf) -> None:
+def test_each_device_has_its_own_backend(backends: str, program: Program) -> None:
     done = program(
         "torchrun",
         2,
@@ -64,11 +63,11 @@ def test_each_device_has_its_own_backend(backends: str, program: Program, report
     assert done.code == 0, done.stdout
     used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
     for rank in (0, 1):
-        assert reports_of(rank).splitlines() == [used, used, "True", "0"]
+        assert done.reports_of(rank).splitlines() == [used, used, "True", "0"]
 
 
 @pytest.mark.slow
-def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of: ReportsOf) -> None:
+def test_perseus_for_the_cpu_beside_another_backend(program: Program) -> None:
     """perseus works for the CPU beside another backend, and takes objects and barriers.
 
     torch's `fake` backend takes the place of an accelerator's.
@@ -105,10 +104,10 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program, reports_of
     for rank in (0, 1):
         used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True"
         expected = [used, used, "FakeProcessGroup", "barrier True"]
-        assert reports_of(rank).splitlines() == expected
+        assert done.reports_of(rank).splitlines() == expected
 
 
-def test_the_backend_nccl_without_nccl_is_an_error(program: Program, reports_of: ReportsOf) -> None:
+def test_the_backend_nccl_without_nccl_is_an_error(program: Program) -> None:
     done = program(
         "perseusrun",
         2,
@@ -121,4 +120,4 @@ def test_the_backend_nccl_without_nccl_is_an_error(program: Program, reports_of:
         """,
     )
     assert done.code == 0, done.stdout
-    assert reports_of(0) == reports_of(1) == "True False\n"
+    assert done.reports_of(0) == done.reports_of(1) == "True False\n"

@@ -21,7 +21,6 @@ ROOT = HERE.parents[1]
 PROGRAM = HERE / "native_group_program.py"
 BUILD = [sys.executable, "-m", "perseus_like.torch.build_group"]
 Program = Callable[..., Job]
-ReportsOf = Callable[[int], str]
 
 
 def build(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -94,8 +93,8 @@ def test_the_tests_of_groups_pass(names: list[str], extensions: Path, run_job: S
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program, reports_of: ReportsOf) -> None:
-    program(
+def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program) -> None:
+    done = program(
         "perseusrun",
         2,
         """
@@ -115,7 +114,7 @@ def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program, reports
         """,
         TORCH_EXTENSIONS_DIR=str(extensions),
     )
-    first, second = reports_of(0).splitlines()
+    first, second = done.reports_of(0).splitlines()
     for line in (first, second):
         assert line.startswith("PeerLostError")
         assert "rank 1" in line

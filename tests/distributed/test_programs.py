@@ -20,11 +20,10 @@ from perseus_like.torch.compat.core import keeps_identity
 from tests.job import LIMIT_SECONDS, Job
 
 Program = Callable[..., Job]
-ReportsOf = Callable[[int], str]
 
 
 @pytest.mark.slow
-def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: ReportsOf, tmp_path: Path) -> None:
+def test_kinds_of_rendezvous_one_after_the_other(program: Program, tmp_path: Path) -> None:
     """One process can start groups by the launcher's variables, a file and a store, also beside init() and after it.
 
     The store gives the ranks in another order.
@@ -63,7 +62,7 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, reports_of: R
             expected = [
                 re.sub(r"(?<=[a-z] )[01](?= )", lambda found: str(1 - int(found[0])), line) for line in expected
             ]
-        assert reports_of(rank).splitlines() == expected
+        assert done.reports_of(rank).splitlines() == expected
 
 
 RENDEZVOUS_BY_TCP = """
@@ -80,7 +79,7 @@ RENDEZVOUS_BY_TCP = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["perseus", "gloo"])
-def test_another_port_than_torchruns(backend: str, program: Program, reports_of: ReportsOf) -> None:
+def test_another_port_than_torchruns(backend: str, program: Program) -> None:
     """Rank 0 listens at the port if torchrun's variable says that no agent does."""
     with socket.socket() as kept:
         # The kernel gives this port to no other process, except to a program that asks for it by its number.
@@ -89,7 +88,7 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
         text = RENDEZVOUS_BY_TCP.format(backend=backend, port=kept.getsockname()[1])
         done = program("torchrun", 2, 'os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"\n' + textwrap.dedent(text))
     assert done.code == 0, done.stdout
-    assert reports_of(0) == reports_of(1) == "2.0\n"
+    assert done.reports_of(0) == done.reports_of(1) == "2.0\n"
 
 
 @pytest.mark.slow
@@ -97,16 +96,16 @@ def test_another_port_than_torchruns(backend: str, program: Program, reports_of:
     hasattr(importlib.import_module("torch.distributed.rendezvous"), "_agent_store_serves"),
     reason="from torch 2.15 on, rank 0 listens itself at any port but that of torchrun's agent",
 )
-def test_another_port_at_which_a_store_listens_already(program: Program, reports_of: ReportsOf) -> None:
+def test_another_port_at_which_a_store_listens_already(program: Program) -> None:
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     done = program("torchrun", 2, RENDEZVOUS_BY_TCP.format(backend="perseus", port=store.port))
     assert done.code == 0, done.stdout
-    assert reports_of(0) == reports_of(1) == "2.0\n"
+    assert done.reports_of(0) == done.reports_of(1) == "2.0\n"
     assert store.num_keys() > 1
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: ReportsOf) -> None:
+def test_a_dead_peer_is_an_error(victim: int, program: Program) -> None:
     """The other rank gets the error before torchrun kills it after 30 s. The library promises 2 s."""
     done = program(
         "torchrun",
@@ -125,11 +124,11 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program, reports_of: Repo
         """,
     )
     assert done.code != 0
-    assert f"rank {victim}" in reports_of(1 - victim), done.stdout
+    assert f"rank {victim}" in done.reports_of(1 - victim), done.stdout
 
 
-def test_ranks_that_do_not_join_at_the_start_are_named(program: Program, reports_of: ReportsOf) -> None:
-    program(
+def test_ranks_that_do_not_join_at_the_start_are_named(program: Program) -> None:
+    done = program(
         "torchrun",
         2,
         """
@@ -140,7 +139,7 @@ def test_ranks_that_do_not_join_at_the_start_are_named(program: Program, reports
                 report(error)
         """,
     )
-    assert "rank 1 did not come" in reports_of(0)
+    assert "rank 1 did not come" in done.reports_of(0)
 
 
 def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
@@ -157,7 +156,7 @@ def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) -> None:
+def test_ddp_with_detailed_debugging(program: Program) -> None:
     done = program(
         "torchrun",
         2,
@@ -171,12 +170,12 @@ def test_ddp_with_detailed_debugging(program: Program, reports_of: ReportsOf) ->
         TORCH_DISTRIBUTED_DEBUG="DETAIL",
     )
     assert done.code == 0, done.stdout
-    assert reports_of(0) == reports_of(1) == "fine\n"
+    assert done.reports_of(0) == done.reports_of(1) == "fine\n"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not keeps_identity(), reason=f"buckets do not move with torch {torch.__version__}")
-def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: ReportsOf) -> None:
+def test_buckets_need_no_room_in_the_arena(program: Program) -> None:
     done = program(
         "perseusrun",
         2,
@@ -196,13 +195,13 @@ def test_buckets_need_no_room_in_the_arena(program: Program, reports_of: Reports
     assert done.code == 0, done.stdout
     assert "private memory" not in done.stdout, done.stdout
     for rank in (0, 1):
-        assert reports_of(rank) == "True [7.5]\n"
+        assert done.reports_of(rank) == "True [7.5]\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
 def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
-    with_npu: list[int], program: Program, reports_of: ReportsOf
+    with_npu: list[int], program: Program
 ) -> None:
     """ACCELERATE_USE_CPU is set only if no rank has an accelerator, of any kind.
 
@@ -224,7 +223,7 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
         CUDA_VISIBLE_DEVICES="",
     )
     assert done.code == 0, done.stdout
-    assert reports_of(0) == reports_of(1) == ("None\n" if with_npu else "true\n")
+    assert done.reports_of(0) == done.reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
 @pytest.mark.slow
@@ -246,7 +245,7 @@ def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program
 
 
 @pytest.mark.slow
-def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of: ReportsOf) -> None:
+def test_pipeline_stages_of_tensor_parallel_layers(program: Program) -> None:
     """The stages send AsyncCollectiveTensors, which torch's parallel layers return. The loss is that of one process."""
     pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks pipelines")
     done = program(
@@ -277,7 +276,7 @@ def test_pipeline_stages_of_tensor_parallel_layers(program: Program, reports_of:
         PERSEUS_AS_GLOO="1",
     )
     assert done.code == 0, done.stdout
-    assert [reports_of(rank) for rank in range(4)] == ["done\n"] * 4
+    assert [done.reports_of(rank) for rank in range(4)] == ["done\n"] * 4
 
 
 @pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["record", "plain"])

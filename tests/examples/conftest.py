@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 Example = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run_program(to_end: Example) -> Example:
+def run_program() -> Example:
     """Returns a function that runs a program with its arguments to its end, by default on two ranks."""
 
     def run(path: Path, *args: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks)]
-        return to_end([*launcher, sys.executable, path, *args])
+        return run_to_end([*launcher, sys.executable, path, *args])
 
     return run
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMENT = r"<!-- (?:not run: (?P<reason>[^\n]+)|torch (?P<torch>[\d.]+) or later) -->\n"
 BLOCK = re.compile(rf"^(?:{COMMENT})?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -68,7 +67,7 @@ def test_every_block_has_a_language_that_is_run() -> None:
 
 
 @pytest.mark.parametrize("block", MARKED)
-def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
+def test_block(block: Block, tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", sys.executable]
     of_page = [each for each in BLOCKS if each.page == block.page and each.language == "python" and each.is_run]
     readme = next(each for each in BLOCKS if each.page == "README.md" and each.language == "python")
@@ -80,7 +79,7 @@ def test_block(block: Block, tmp_path: Path, to_end: ToEnd) -> None:
         pytest.importorskip("torch", minversion=block.torch)
     (tmp_path / "train.py").write_text(program.text)
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
-    done = to_end(command, tmp_path, joined=True)
+    done = run_to_end(command, tmp_path, joined=True)
     assert done.returncode == 0, done.stdout
     if block is readme:
         assert sorted(re.findall(r"^rank (\d) of 2: loss \d", done.stdout, re.MULTILINE)) == ["0", "1"], done.stdout

@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.job import python_of, run_to_end
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mxnet"
 Run = Callable[..., str]
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(environment: Callable[[str], Path], to_end: ToEnd) -> Run:
+def run() -> Run:
     """Returns a function that runs a program of examples/mxnet on two ranks to its end and returns its output."""
-    python = environment("mxnet")
+    python = python_of("mxnet")
 
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
         words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
         variables = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **environment}
-        done = to_end([*words, *command], joined=True, **variables)
+        done = run_to_end([*words, *command], joined=True, **variables)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

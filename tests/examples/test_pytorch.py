@@ -13,6 +13,8 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
+from tests.job import run_to_end
+
 Example = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
 DIGITS = "pytorch/digits.py"
@@ -34,10 +36,10 @@ def comparison(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_comparison_says_what_was_measured(to_end: Example, tmp_path: Path, comparison: str) -> None:
+def test_the_comparison_says_what_was_measured(tmp_path: Path, comparison: str) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", 2, "-m", comparison]
     small = ["--epochs", 2, "--width", 8, "--target", 0]
-    done = to_end([*launcher, *small], tmp_path)
+    done = run_to_end([*launcher, *small], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(accuracies(done.stdout)) == 2
     accuracy, times, words = done.stdout.splitlines()[-3:]
@@ -50,14 +52,14 @@ def test_the_comparison_says_what_was_measured(to_end: Example, tmp_path: Path, 
     )
 
 
-def test_the_words_are_right_whatever_was_measured(to_end: Example, tmp_path: Path, comparison: str) -> None:
+def test_the_words_are_right_whatever_was_measured(tmp_path: Path, comparison: str) -> None:
     program = f"""
 from {comparison} import in_words
 seconds = {{"ranks": 2.0, "one process": 1.8, "torch's DDP over gloo": 3.0}}
 print(in_words(2, 1, seconds, 1e-7))
 print(in_words(3, 4, seconds, 0.5))
 """
-    done = to_end([sys.executable, "-c", program], tmp_path)
+    done = run_to_end([sys.executable, "-c", program], tmp_path)
     measured = "0.9 times as fast as one process, 1.5 times as fast as torch's DDP over gloo"
     assert done.stdout.splitlines() == [
         f"2 ranks with 1 thread each: {measured}, same weights",

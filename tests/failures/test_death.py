@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.job import PATIENT_LAUNCHER
+
 # Each entry has the statement by which the last rank ends, and its exit code.
 ENDS = {
     "raises": ("raise ArithmeticError('on purpose')", 1),
@@ -32,9 +34,7 @@ def check_survivors(world: Any, size: int) -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(2, 1), (4, 8 << 20)])
 @pytest.mark.parametrize("how", ENDS)
-def test_a_rank_dies_during_an_allreduce(
-    run: Any, how: str, size: int, count: int, patient_launcher: list[str]
-) -> None:
+def test_a_rank_dies_during_an_allreduce(run: Any, how: str, size: int, count: int) -> None:
     ends, code = ENDS[how]
     world = run(
         size,
@@ -53,7 +53,7 @@ def test_a_rank_dies_during_an_allreduce(
         {"" if how in SENDS_SHUTDOWN_MESSAGE else "wait_for_end_of(size - 1)"}
         sys.exit({CODE_OF_SURVIVORS})
         """,
-        launcher=patient_launcher,
+        launcher=PATIENT_LAUNCHER,
     )
     assert world.code != 0, world.output
     assert world.code == code or (how in SENDS_SHUTDOWN_MESSAGE and world.code == CODE_OF_SURVIVORS), world.output

@@ -6,10 +6,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.job import python_of
 
 # Rank 0 watches the memory of three allreduces. Rank 1 ends in the second one, see CRASHES and STOPS.
 HEAD = """
@@ -232,10 +233,8 @@ def test_tensors_of_tensorflow(reduced: str, lose_rank_1_over_mpi: Callable[...,
 
 
 @pytest.mark.parametrize("release", ["mxnet", "mxnet-2"])
-def test_arrays_in_mxnets_engine(
-    release: str, environment: Callable[[str], Path], lose_rank_1_over_mpi: Callable[..., dict[str, Any]]
-) -> None:
-    facts = lose_rank_1_over_mpi(MXNET, python=environment(release))
+def test_arrays_in_mxnets_engine(release: str, lose_rank_1_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = lose_rank_1_over_mpi(MXNET, python=python_of(release))
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts
@@ -249,11 +248,9 @@ def test_arrays_in_messages_of_mpi(lose_rank_1_over_mpi: Callable[..., dict[str,
 
 
 @pytest.mark.slow
-def test_arrays_in_a_call_of_oneccl(
-    environment: Callable[[str], Path], lose_rank_1: Callable[..., dict[str, Any]]
-) -> None:
+def test_arrays_in_a_call_of_oneccl(lose_rank_1: Callable[..., dict[str, Any]]) -> None:
     """The second array stays alive, because a thread of oneCCL never returns from the second allreduce."""
-    facts = lose_rank_1(NUMPY, CRASHES, python=environment("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
+    facts = lose_rank_1(NUMPY, CRASHES, python=python_of("oneccl"), PERSEUS_CPU_TRANSPORT="oneccl")
     for seen in facts["seen"]:
         assert "HorovodInternalError" in seen["kinds"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts

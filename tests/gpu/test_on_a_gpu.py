@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 torch = pytest.importorskip("torch")
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # NCCL refuses two ranks on one GPU unless they seem to be on two hosts. Sockets connect the two hosts.
@@ -27,11 +26,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch see
 
 
 @pytest.mark.parametrize(("size", "nccl"), [(1, True), (2, True), (2, False)], ids=["1", "2", "2_by_host"])
-def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path, to_end: ToEnd) -> None:
+def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path) -> None:
     variables = {"PERSEUS_IN_WORLD": "1", "NCCL_NET": "Socket"}
     if not nccl:
         variables["PERSEUS_NCCL_LIBRARY"] = str(tmp_path / "none.so")
-    world = to_end(
+    world = run_to_end(
         [
             *[sys.executable, "-m", "perseus_like.launch", "-np", str(size), sys.executable, "-c", APART],
             *[sys.executable, "-m", "pytest", "-x", "-q", "-s", "-rs", "-p", "no:cacheprovider", "-p", "no:tmpdir"],
@@ -48,8 +47,8 @@ def test_on_all_ranks(size: int, nccl: bool, tmp_path: Path, to_end: ToEnd) -> N
     assert ("through host memory" in world.stdout) == (not nccl and size > 1), output
 
 
-def test_training_goes_on_after_a_rank_is_lost(tmp_path: Path, to_end: ToEnd) -> None:
+def test_training_goes_on_after_a_rank_is_lost(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "-np", "2", "--min-np", "1", "-H", "localhost:2"]
-    job = to_end([*launcher, sys.executable, str(HERE / "elastic_training.py")], tmp_path, NCCL_NET="Socket")
+    job = run_to_end([*launcher, sys.executable, str(HERE / "elastic_training.py")], tmp_path, NCCL_NET="Socket")
     assert job.returncode == 0, job.stderr
     assert "END of rank 0 of 1, step 20, weights 0.8000 to 0.8000" in job.stdout, job.stdout + job.stderr

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 from .links import Links, why_unsupported
 from .network_test_bed import NetworkTestBed
 from .slurm_cluster import Run, slurm_cluster, why_missing
@@ -102,7 +104,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def on_hosts(transport: str, tmp_path: Path, to_end: OnHosts) -> OnHosts:
+def on_hosts(transport: str, tmp_path: Path) -> OnHosts:
     """Returns a function that runs a program to its end.
 
     `on_hosts(test_bed, program, [2, 1])` runs two ranks on h1 and one on h2. The program's function `report` writes to
@@ -115,7 +117,8 @@ def on_hosts(transport: str, tmp_path: Path, to_end: OnHosts) -> OnHosts:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))
         slots = dict(zip(test_bed.hosts, ranks, strict=True))
-        return to_end([*test_bed.perseusrun(slots, transport, *options), sys.executable, file], tmp_path, **environment)
+        launcher = test_bed.perseusrun(slots, transport, *options)
+        return run_to_end([*launcher, sys.executable, file], tmp_path, **environment)
 
     return run
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS, run_to_end, wait_until, wait_until_stopped
 
 from .conftest import OnHosts, TestBeds, launch_line
 from .network_test_bed import NetworkTestBed
@@ -282,14 +282,14 @@ def test_no_rank_counts_as_stopped_while_its_answer_is_on_the_way(start: Start) 
     ids=["checked", "not checked"],
 )
 def test_a_host_that_is_cut_before_the_start_is_named(
-    options: tuple[str, ...], code: int, text: str, test_beds: TestBeds, tmp_path: Path, to_end: OnHosts
+    options: tuple[str, ...], code: int, text: str, test_beds: TestBeds, tmp_path: Path
 ) -> None:
     test_bed = test_beds(3)
     test_bed.cut("h2")
     (tmp_path / "program.py").write_text(SLEEP)
     line = launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1), "--mpi", *options)
     line += [sys.executable, str(tmp_path / "program.py")]
-    done = to_end(line, tmp_path, joined=True)
+    done = run_to_end(line, tmp_path, joined=True)
     assert done.returncode == code, done.stdout
     reports = [line for line in done.stdout.splitlines() if line.startswith("perseusrun: ")]
     assert reports[-1].startswith(f"perseusrun: {text}"), done.stdout
@@ -328,7 +328,7 @@ except hvd.HorovodInternalError as error:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, to_end: OnHosts, code: int) -> None:
+def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, code: int) -> None:
     """The other ranks end by themselves with an error. MPICH's mpirun does not notice that the rank was lost.
 
     Rank 2 learns of rank 3's end first, because they share a host. The ranks on the other host may therefore learn of
@@ -343,7 +343,7 @@ def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, 
     line += [sys.executable, "program.py", code]
     # MPICH has taken the loopback interface for MPI once, under load.
     settings = {"FI_TCP_IFACE": "eth0"}
-    done = to_end(test_bed.command("h1", [str(word) for word in line], tmp_path), tmp_path, joined=True, **settings)
+    done = run_to_end(test_bed.command("h1", [str(word) for word in line], tmp_path), tmp_path, joined=True, **settings)
     assert done.returncode != 0, done.stdout
     # When the first survivor has ended, mpirun ends the others, perhaps before they have written their reports.
     reports = [file.read_text() for file in tmp_path.glob("report.*")]
@@ -354,9 +354,7 @@ def test_survivors_end_under_a_bare_mpirun(test_beds: TestBeds, tmp_path: Path, 
     wait_until_nothing_is_left(test_bed)  # mpirun ends before its proxies
 
 
-def test_a_host_that_is_stopped_for_a_while_is_not_lost(
-    start: Start, wait_until_stopped: Callable[[int], None]
-) -> None:
+def test_a_host_that_is_stopped_for_a_while_is_not_lost(start: Start) -> None:
     job = start(LOOP, STOPPING="2 3", PERSEUS_STALL_CHECK_TIME_SECONDS=str(2 * HEARTBEAT))
     for rank in (2, 3):
         wait_until_stopped(job.pids[rank])

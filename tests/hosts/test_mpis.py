@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.job import run_to_end
 
 from .conftest import TestBeds
 
@@ -27,19 +28,18 @@ OVERSUBSCRIBED: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 OTHER_MPIS = re.compile(r"(OMPI|PMIX|PRTE|PMI|I_MPI|MPI|HYDRA|HYDI|FI)_|(LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV)$")
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 every_mpi = pytest.mark.parametrize("mpi", OVERSUBSCRIBED)
 
 
 @pytest.fixture
-def finishes(tmp_path: Path, to_end: ToEnd, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Returns a function that runs a command in the environment of one MPI and checks that all ranks have finished."""
 
     def check(folder: Path, command: list[object], **variables: str) -> None:
         for name in filter(OTHER_MPIS.match, list(os.environ)):
             monkeypatch.delenv(name)
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        done = to_end(command, tmp_path, PATH=path, **variables)
+        done = run_to_end(command, tmp_path, PATH=path, **variables)
         output = f"{done.stdout}\n{done.stderr}"
         assert done.returncode == 0, output
         for rank in range(RANKS):

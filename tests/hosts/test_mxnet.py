@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.job import python_of, run_to_end
+
 from .conftest import TestBeds
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = """
 import mxnet as mx
 import numpy as np
@@ -46,14 +45,12 @@ print("results are right on host", host, flush=True)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ucx")
-def test_batch_normalization_over_the_ranks_of_a_host(
-    test_beds: TestBeds, environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd
-) -> None:
-    python = environment("mxnet")
+def test_batch_normalization_over_the_ranks_of_a_host(test_beds: TestBeds, tmp_path: Path) -> None:
+    python = python_of("mxnet")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     test_bed = test_beds(2)
     line = test_bed.perseusrun(dict(zip(test_bed.hosts, [2, 2], strict=True)))
-    done = to_end([*line, python, program], tmp_path)
+    done = run_to_end([*line, python, program], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [done.stdout.count(f"results are right on host {host}") for host in range(2)] == [2, 2]

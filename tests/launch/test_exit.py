@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS, PATIENT_LAUNCHER, wait_until
 
 from .conftest import Launched, Perseusrun, Script
 
@@ -59,9 +59,7 @@ def test_a_rank_may_end_successfully_before_the_others(perseusrun: Perseusrun, s
     assert (result.returncode, result.stdout) == (0, "[0]<stdout>:last\n"), result.stderr
 
 
-def test_messages_of_ranks_that_lost_a_peer_are_shown(
-    perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
-) -> None:
+def test_messages_of_ranks_that_lost_a_peer_are_shown(perseusrun: Perseusrun, script: Script) -> None:
     program = script("""
         import socket
         name = "\\0" + os.environ["PERSEUS_RENDEZVOUS"]
@@ -76,7 +74,7 @@ def test_messages_of_ranks_that_lost_a_peer_are_shown(
             os.sched_yield()
         os.kill(os.getpid(), signal.SIGKILL)
     """)
-    result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
+    result = perseusrun("-np", "2", sys.executable, program, launcher=PATIENT_LAUNCHER)
     assert result.returncode == 137
     assert "[0]<stderr>:lost rank 1\n" in result.stderr
     assert re.search(r"after that, rank 0 \(pid \d+\) on \S+ exited with code 5", result.stderr)
@@ -277,9 +275,7 @@ def test_several_ranks_on_a_core_are_noted_once(perseusrun: Perseusrun) -> None:
         assert perseusrun("-np", "3", *options, "true", preexec_fn=one).stderr == expected
 
 
-def test_a_rank_that_lost_a_peer_is_not_the_first_failure(
-    perseusrun: Perseusrun, script: Script, patient_launcher: list[str]
-) -> None:
+def test_a_rank_that_lost_a_peer_is_not_the_first_failure(perseusrun: Perseusrun, script: Script) -> None:
     # Rank 0 ends first: rank 1 waits until rank 0 closes their connection.
     program = script("""
         import socket
@@ -295,7 +291,7 @@ def test_a_rank_that_lost_a_peer_is_not_the_first_failure(
         peer.recv(1)
         sys.exit(7)
     """)
-    result = perseusrun("-np", "2", sys.executable, program, launcher=patient_launcher)
+    result = perseusrun("-np", "2", sys.executable, program, launcher=PATIENT_LAUNCHER)
     assert result.returncode == 7
     messages = [line for line in result.stderr.splitlines() if line.startswith("perseusrun: ")]
     assert re.fullmatch(r"perseusrun: after that, rank 0 \(pid \d+\) on \S+ exited with code 5", messages[-2])

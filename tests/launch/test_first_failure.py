@@ -15,6 +15,7 @@ from perseus_like.launch.processes import describe_exit
 from perseus_like.launch.processes.first_failure import Failure, FirstFailure, RankEvidence
 from perseus_like.launch.start_errors import describe_code
 from perseus_like.protocol.failure_record import VARIABLE, FailureRecord, RecordFile, write_reason
+from tests.job import PATIENT_LAUNCHER
 
 from .conftest import Perseusrun, Script
 
@@ -57,10 +58,8 @@ def training(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_exception_of_the_first_failure_is_last(
-    perseusrun: Perseusrun, training: str, options: list[str], patient_launcher: list[str]
-) -> None:
-    result = perseusrun("-np", "3", *options, training, launcher=patient_launcher)
+def test_the_exception_of_the_first_failure_is_last(perseusrun: Perseusrun, training: str, options: list[str]) -> None:
+    result = perseusrun("-np", "3", *options, training, launcher=PATIENT_LAUNCHER)
     assert result.returncode == 1
     first, *details = block(result.stderr)
     assert re.fullmatch(rf"perseusrun: first failure: rank 1 .*on {os.uname().nodename} exited with code 1", first)
@@ -89,12 +88,10 @@ hvd.allreduce(np.ones(3 + hvd.rank()), name="loss")
 """
 
 
-def test_an_error_of_all_ranks_is_reported_once(
-    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
-) -> None:
+def test_an_error_of_all_ranks_is_reported_once(perseusrun: Perseusrun, tmp_path: Path, options: list[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(SAME)
-    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    result = perseusrun("-np", "2", *options, str(program), launcher=PATIENT_LAUNCHER)
     assert result.returncode == 1
     error = "allreduce 'loss': rank 0 has float64[3], rank 1 has float64[4]; dtype and shape must be the same on all"
     lines = result.stderr.splitlines()
@@ -117,12 +114,10 @@ for step in range(4 - hvd.rank()):
 """
 
 
-def test_a_rank_that_ends_early_is_named(
-    perseusrun: Perseusrun, tmp_path: Path, options: list[str], patient_launcher: list[str]
-) -> None:
+def test_a_rank_that_ends_early_is_named(perseusrun: Perseusrun, tmp_path: Path, options: list[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(FEWER_BATCHES)
-    result = perseusrun("-np", "2", *options, str(program), launcher=patient_launcher)
+    result = perseusrun("-np", "2", *options, str(program), launcher=PATIENT_LAUNCHER)
     assert result.returncode == 1
     first, *details = block(result.stderr)
     assert re.fullmatch(
@@ -153,16 +148,12 @@ def test_equal_failures_after_the_first_are_one_line() -> None:
     assert [line.text for line in verdict.report(4, is_known=True)] == lines[1:]
 
 
-def test_full_tracebacks(
-    perseusrun: Perseusrun, training: str, options: list[str], patient_launcher: list[str]
-) -> None:
-    result = perseusrun("-np", "3", *options, "--full-tracebacks", training, launcher=patient_launcher)
+def test_full_tracebacks(perseusrun: Perseusrun, training: str, options: list[str]) -> None:
+    result = perseusrun("-np", "3", *options, "--full-tracebacks", training, launcher=PATIENT_LAUNCHER)
     assert sorted(re.findall(r"\[(\d)\]<stderr>:Traceback", result.stderr)) == ["0", "1", "2"]
 
 
-def test_the_traceback_of_an_error_that_preceded_a_lost_peer_is_shown(
-    perseusrun: Perseusrun, tmp_path: Path, patient_launcher: list[str]
-) -> None:
+def test_the_traceback_of_an_error_that_preceded_a_lost_peer_is_shown(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(
         """
@@ -177,7 +168,7 @@ finally:
         hvd.allreduce(np.ones(1), name="statistics")
 """
     )
-    result = perseusrun("-np", "2", str(program), launcher=patient_launcher)
+    result = perseusrun("-np", "2", str(program), launcher=PATIENT_LAUNCHER)
     assert result.returncode == 1
     assert "[0]<stderr>:KeyError: 'the cause'" in result.stderr
 
@@ -202,12 +193,10 @@ except HorovodInternalError:
 """
 
 
-def test_a_rank_that_catches_the_loss_of_another_has_not_failed_first(
-    perseusrun: Perseusrun, tmp_path: Path, patient_launcher: list[str]
-) -> None:
+def test_a_rank_that_catches_the_loss_of_another_has_not_failed_first(perseusrun: Perseusrun, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(CATCHING)
-    result = perseusrun("-np", "2", str(program), launcher=patient_launcher)
+    result = perseusrun("-np", "2", str(program), launcher=PATIENT_LAUNCHER)
     assert result.returncode == 1
     first, *details = block(result.stderr)
     assert first.startswith("perseusrun: first failure: rank 1 "), result.stderr

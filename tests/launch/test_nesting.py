@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.job import needs
-
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.job import needs, run_to_end
 
 needs("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.packaging]  # environments with other MPIs, and many imports of torch
@@ -48,7 +45,7 @@ sys.exit(code)
 
 @pytest.fixture(params=MPIRUNS)
 def mpirun(
-    request: pytest.FixtureRequest, environment_with: Callable[[str], Path], to_end: ToEnd, tmp_path: Path
+    request: pytest.FixtureRequest, environment_with: Callable[[str], Path], tmp_path: Path
 ) -> Callable[..., str]:
     """Returns a function that runs a program on two ranks of an mpirun, and returns the output."""
     folder = environment_with(request.param)
@@ -56,7 +53,7 @@ def mpirun(
     (tmp_path / "train.py").write_text(TRAIN)
 
     def run(*words: str) -> str:
-        done = to_end([folder / "bin" / "mpirun", *options, "-np", "2", *words], tmp_path, joined=True, **variables)
+        done = run_to_end([folder / "bin" / "mpirun", *options, "-np", "2", *words], tmp_path, joined=True, **variables)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -83,11 +80,11 @@ def test_children_of_the_ranks_of_an_mpirun_make_a_world(
     check(mpirun(sys.executable, "parent.py"))
 
 
-def test_a_child_inherits_the_store_that_its_rank_sets(to_end: ToEnd, tmp_path: Path) -> None:
+def test_a_child_inherits_the_store_that_its_rank_sets(tmp_path: Path) -> None:
     """perseus_like.torch.run sets torchrun's variables in the ranks of an mpirun."""
     (tmp_path / "child.py").write_text("import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())")
     (tmp_path / "parent.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'child.py'])")
     ranks = [sys.executable, "-m", "perseus_like.torch.run", "parent.py"]
-    done = to_end([Path(sys.executable).with_name("mpirun"), "-np", "2", *ranks], tmp_path, joined=True)
+    done = run_to_end([Path(sys.executable).with_name("mpirun"), "-np", "2", *ranks], tmp_path, joined=True)
     assert len(re.findall(r"started by rank \d \(pid ", done.stdout)) == 2, done.stdout
     assert "size 2" not in done.stdout

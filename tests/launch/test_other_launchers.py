@@ -7,11 +7,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, Start, needs
+from tests.job import LIMIT_SECONDS, Start, needs, run_to_end
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
 # Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
@@ -237,13 +236,13 @@ def test_a_rank_of_perseusrun_may_be_alone(run_job: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_of_mpirun_may_be_alone_in_torch(to_end: Any) -> None:
+def test_a_rank_of_mpirun_may_be_alone_in_torch() -> None:
     needs("torch")
     program = (
         "import torch.distributed as dist; dist.init_process_group('perseus'); print('size', dist.get_world_size())"
     )
     mpirun = Path(sys.executable).with_name("mpirun")
-    done = to_end([mpirun, "-n", "2", sys.executable, "-c", program], PERSEUS_ALONE="1")
+    done = run_to_end([mpirun, "-n", "2", sys.executable, "-c", program], PERSEUS_ALONE="1")
     assert done.stdout == "size 1\n" * 2, done.stderr
 
 

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perseus_like.names import folder_of
 from perseus_like.names.listing import modules, refused_module, refused_name
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import LIMIT_SECONDS, needs, python_of
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -40,8 +39,8 @@ def test_every_name_agrees_with_the_list() -> None:
     assert compare(sys.executable, OTHERS) == []
 
 
-def test_every_name_of_mxnet_agrees_with_the_list(environment: Callable[[str], Path]) -> None:
-    assert compare(environment("mxnet"), OF_MXNET) == []
+def test_every_name_of_mxnet_agrees_with_the_list() -> None:
+    assert compare(python_of("mxnet"), OF_MXNET) == []
 
 
 @pytest.mark.parametrize("data", ["horovod_api.json", "horovod_mxnet_api.json"])

@@ -6,18 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs, wait_until
+from tests.job import LIMIT_SECONDS, needs, run_to_end, wait_until
 
 from .conftest import AsOtherUser
 
 needs("torch")
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = f"""
 import os, sys
 sys.path.append({str(Path(__file__).parent)!r})
@@ -54,11 +52,11 @@ LAUNCHERS = {
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, to_end: ToEnd, tmp_path: Path) -> None:
+def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, tmp_path: Path) -> None:
     line = LAUNCHERS[launcher]
     if shutil.which(line[0]) is None:
         pytest.skip(f"no {launcher} beside this Python")
-    done = to_end([*line, sys.executable, "-c", PROGRAM], tmp_path, TMPDIR=str(tmp_path))
+    done = run_to_end([*line, sys.executable, "-c", PROGRAM], tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [text.split(" /")[0] for text in done.stdout.splitlines()]
     assert sorted(lines) == 2 * ["gloo 2.0 0o700 []"] + 4 * ["perseus 2.0 0o700 []"]
@@ -67,7 +65,7 @@ def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, to_end:
     assert not any(Path(folder).exists() for folder in folders)
 
 
-def test_an_address_of_the_user_is_kept(to_end: ToEnd) -> None:
+def test_an_address_of_the_user_is_kept() -> None:
     program = """
 import torch.distributed as dist
 if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not import the adapter by itself
@@ -79,7 +77,7 @@ while isinstance(store, dist.PrefixStore):
 print(type(store).__name__)
 """
     line = [*LAUNCHERS["perseusrun"][:-1], "1", sys.executable, "-c", program]
-    done = to_end(line, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    done = run_to_end(line, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     assert done.stdout == "TCPStore\n", done.stderr
 
 

@@ -10,13 +10,12 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perseus_like.compat_probes import Changed, changed, expect
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, python_of
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
@@ -39,12 +38,10 @@ RELEASES = [
 
 
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
-def test_the_private_parts_are_as_expected(
-    framework: str, release: str | None, environment: Callable[[str], Path]
-) -> None:
+def test_the_private_parts_are_as_expected(framework: str, release: str | None) -> None:
     if release is None and importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    python = sys.executable if release is None else environment(release)
+    python = sys.executable if release is None else python_of(release)
     done = subprocess.run(
         [python, "-c", RUN, f"perseus_like.{framework}.compat"],
         capture_output=True,

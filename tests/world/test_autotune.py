@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,10 +78,10 @@ def test_a_job_that_is_too_short_logs_this(ranks: Ranks) -> None:
     assert "autotuning" not in quiet.stderr
 
 
-def test_settings_of_the_user_are_not_changed(ranks: Ranks, tmp_path: Path, reports_of: Callable[[int], str]) -> None:
+def test_settings_of_the_user_are_not_changed(ranks: Ranks, tmp_path: Path) -> None:
     log = tmp_path / "tune.csv"
     program = TRAINING.replace("STEPS", "100") + "\nreport('done')"
-    ranks(
+    world = ranks(
         2,
         program,
         HOROVOD_AUTOTUNE="1",
@@ -91,7 +90,7 @@ def test_settings_of_the_user_are_not_changed(ranks: Ranks, tmp_path: Path, repo
         PERSEUS_FUSION_THRESHOLD="1000000",
         PERSEUS_CHUNK_BYTES="65536",
     )
-    assert reports_of(0).strip() == reports_of(1).strip() == "done"
+    assert world.reports_of(0).strip() == world.reports_of(1).strip() == "done"
     rows = rows_of(log)
     assert {row["fusion_threshold_bytes"] for row in rows} == {"1000000"}
     assert {row["chunk_bytes"] for row in rows} == {"65536"}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.by_name import World, chosen, report, run_world
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[2]
 PYTEST = Path(sys.executable).parent / "pytest"
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = """
 import numpy as np
 import perseus_like.numpy as hvd
@@ -33,8 +31,8 @@ def test_wrong_on_rank_1() -> None:
 """
 
 
-def test_a_name_runs_on_all_ranks(to_end: ToEnd) -> None:
-    done = to_end([PYTEST, ROOT / "tests/world", "-k", "bit_identical_on_all", "--ranks", 2], joined=True)
+def test_a_name_runs_on_all_ranks() -> None:
+    done = run_to_end([PYTEST, ROOT / "tests/world", "-k", "bit_identical_on_all", "--ranks", 2], joined=True)
     assert done.returncode == 0, done.stdout
     # Only one group has a test of this name, and no other group's framework is imported.
     first, second = done.stdout.splitlines()[-2:]
@@ -53,8 +51,8 @@ def test_a_name_runs_on_all_ranks(to_end: ToEnd) -> None:
         (["--ranks", 0], "--ranks 0: there must be at least one rank"),
     ],
 )
-def test_nothing_to_run(to_end: ToEnd, arguments: list[object], text: str) -> None:
-    done = to_end([PYTEST, ROOT / "tests/world", *arguments], joined=True)
+def test_nothing_to_run(arguments: list[object], text: str) -> None:
+    done = run_to_end([PYTEST, ROOT / "tests/world", *arguments], joined=True)
     assert done.returncode != 0
     assert re.match(text, done.stdout), done.stdout
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.job import needs
+from tests.job import PATIENT_LAUNCHER, needs
 
 from .conftest import Ranks
-
-ReportsOf = Callable[[int], str]
 
 
 def test_arguments_of_init(ranks: Ranks) -> None:
@@ -133,9 +129,8 @@ report("step", state.step)
 """
 
 
-def test_a_commit_after_a_loss_saves_nothing(ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]) -> None:
-    ranks(2, NO_COMMIT_AFTER_A_LOSS, launcher=patient_launcher)
-    text = reports_of(0)
+def test_a_commit_after_a_loss_saves_nothing(ranks: Ranks) -> None:
+    text = ranks(2, NO_COMMIT_AFTER_A_LOSS, launcher=PATIENT_LAUNCHER).reports_of(0)
     assert "error: rank 1" in text, text
     assert text.endswith("step 0\n"), text
 
@@ -164,9 +159,7 @@ except HorovodInternalError as error:
 """
 
 
-def test_the_end_of_a_rank_does_not_hide_the_error_that_it_reported(
-    ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
-) -> None:
-    world = ranks(2, ENDS_AFTER_A_DISAGREEMENT, launcher=patient_launcher)
+def test_the_end_of_a_rank_does_not_hide_the_error_that_it_reported(ranks: Ranks) -> None:
+    world = ranks(2, ENDS_AFTER_A_DISAGREEMENT, launcher=PATIENT_LAUNCHER)
     assert world.code == 1, world.stderr
-    assert [reports_of(rank) for rank in range(2)] == ["DisagreementError\n"] * 2
+    assert [world.reports_of(rank) for rank in range(2)] == ["DisagreementError\n"] * 2

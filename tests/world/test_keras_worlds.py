@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 
 import pytest
+
+from tests.job import PATIENT_LAUNCHER, needs_keras_on_torch
+
+from .conftest import Ranks
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="no Keras")
 
@@ -35,16 +38,10 @@ DEATH = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_a_dead_peer_ends_fit(
-    backend: str,
-    ranks: Callable[..., object],
-    reports_of: Callable[[int], str],
-    patient_launcher: list[str],
-    keras_on_torch: Callable[[], None],
-) -> None:
+def test_a_dead_peer_ends_fit(backend: str, ranks: Ranks) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"no {backend}")
     if backend == "torch":
-        keras_on_torch()
-    world = ranks(2, DEATH, launcher=patient_launcher, KERAS_BACKEND=backend)
-    assert reports_of(0) == "True True\n", world
+        needs_keras_on_torch()
+    world = ranks(2, DEATH, launcher=PATIENT_LAUNCHER, KERAS_BACKEND=backend)
+    assert world.reports_of(0) == "True True\n", world

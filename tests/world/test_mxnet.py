@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
-
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.job import LIMIT_SECONDS, python_of, run_to_end
 
 # Python 3.12 and later have no distutils, which MXNet imports.
 PROGRAM = "import sys; sys.modules['distutils'] = None; import perseus_like.mxnet"
 
 
-def test_an_mxnet_that_cannot_be_imported(environment: Callable[[str], Path]) -> None:
-    command = [str(environment("mxnet")), "-W", "ignore", "-c", PROGRAM]
+def test_an_mxnet_that_cannot_be_imported() -> None:
+    command = [str(python_of("mxnet")), "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ImportError: perseus_like.mxnet: MXNet cannot be imported (")
@@ -26,9 +23,7 @@ def test_an_mxnet_that_cannot_be_imported(environment: Callable[[str], Path]) ->
 
 
 @pytest.mark.parametrize("end", ["", pytest.param("hvd.shutdown()", marks=pytest.mark.slow)])
-def test_a_rank_that_ends_still_takes_part(
-    environment: Callable[[str], Path], tmp_path: Path, to_end: ToEnd, end: str
-) -> None:
+def test_a_rank_that_ends_still_takes_part(tmp_path: Path, end: str) -> None:
     """Rank 0 waits for nothing, and is at its end before rank 1 submits its part."""
     program = tmp_path / "program.py"
     program.write_text(f"""
@@ -46,7 +41,7 @@ if hvd.rank() == 0:
 else:
     print("total:", total.asnumpy().tolist())
 """)
-    python = str(environment("mxnet"))
-    done = to_end([python, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", python, str(program)], tmp_path)
+    python = str(python_of("mxnet"))
+    done = run_to_end([python, "-m", "perseus_like.launch", "--no-prefix", "-np", "2", python, str(program)], tmp_path)
     assert (done.returncode, done.stdout) == (0, "total: [3.0, 3.0]\n"), done.stderr
     assert "Traceback" not in done.stderr

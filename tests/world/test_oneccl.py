@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.job import NUMPY_HEAD, Job, Start
+from tests.job import NUMPY_HEAD, Job, Start, python_of
 
 from .conftest import Ranks
 
@@ -24,9 +23,9 @@ IN_WORLD = {
 
 
 @pytest.fixture
-def run(environment: Callable[[str], Path], run_job: Start) -> Start:
+def run(run_job: Start) -> Start:
     """Returns a function that runs ranks of .venv-oneccl, by perseusrun or by Intel MPI's launcher."""
-    python = environment("oneccl")
+    python = python_of("oneccl")
 
     def start(size: int, program: str = "", by: str = "perseusrun", **options: Any) -> Job:
         launcher = by if by == "perseusrun" else [str(python.with_name("mpiexec.hydra"))]

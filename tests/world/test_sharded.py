@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.job import needs
+from tests.job import PATIENT_LAUNCHER, needs
 
 from .conftest import Ranks
 
 needs("torch")
-ReportsOf = Callable[[int], str]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks) -> None:
     world = ranks(
         size,
         """
@@ -53,13 +50,13 @@ def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks, report
     )
     assert world.code == 0, world.stderr
     copies = 1 + 2 + size  # parameters, two states, a gradient of each rank
-    assert 0.95 * copies <= float(reports_of(0)) <= 1.05 * copies
+    assert 0.95 * copies <= float(world.reports_of(0)) <= 1.05 * copies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "NAdam"])
-def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks) -> None:
     """The others update the shards of a rank that has joined, whose gradients count as zeros, until it comes back."""
     world = ranks(
         size,
@@ -111,12 +108,10 @@ def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks, reports_of: Re
         """,
     )
     assert world.code == 0, world.stderr
-    assert [reports_of(rank).strip() for rank in range(size)] == ["True"] * size
+    assert [world.reports_of(rank).strip() for rank in range(size)] == ["True"] * size
 
 
-def test_after_the_loss_of_a_rank_no_step_uses_the_parameters(
-    ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
-) -> None:
+def test_after_the_loss_of_a_rank_no_step_uses_the_parameters(ranks: Ranks) -> None:
     world = ranks(
         3,
         """
@@ -139,8 +134,9 @@ def test_after_the_loss_of_a_rank_no_step_uses_the_parameters(
                 except RuntimeError as error:
                     report(error)
         """,
-        launcher=patient_launcher,
+        launcher=PATIENT_LAUNCHER,
     )
     assert world.code != 0
     for rank in (0, 2):
-        assert reports_of(rank).startswith("lost\nZeroRedundancyOptimizer: a rank was lost during a step, so that ")
+        text = world.reports_of(rank)
+        assert text.startswith("lost\nZeroRedundancyOptimizer: a rank was lost during a step, so that ")

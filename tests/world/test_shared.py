@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.job import ONE_MALLOC_ARENA, needs
+from tests.job import ONE_MALLOC_ARENA, PATIENT_LAUNCHER, needs
 
 from .conftest import Ranks
-
-ReportsOf = Callable[[int], str]
 
 WRITES = {
     "numpy": (
@@ -32,9 +29,7 @@ WRITES = {
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("framework", WRITES)
-def test_a_write_ends_the_rank_and_names_the_tensor(
-    framework: str, size: int, ranks: Ranks, reports_of: ReportsOf
-) -> None:
+def test_a_write_ends_the_rank_and_names_the_tensor(framework: str, size: int, ranks: Ranks) -> None:
     imports, needed, made, write = WRITES[framework]
     if needed != "np":
         needs(needed)
@@ -53,7 +48,7 @@ def test_a_write_ends_the_rank_and_names_the_tensor(
         """,
     )
     assert world.code != 0
-    assert reports_of(1) == "writes\n"
+    assert world.reports_of(1) == "writes\n"
     assert (
         "perseus_like: rank 1 wrote to frozen['table'] of hvd.shared('frozen'), which is read-only because the ranks "
         "of this host share its memory; change a copy of it"
@@ -100,27 +95,25 @@ except hvd.HorovodInternalError as error:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_rank_that_loads_is_killed(
-    size: int, ranks: Ranks, reports_of: ReportsOf, patient_launcher: list[str]
-) -> None:
+def test_the_rank_that_loads_is_killed(size: int, ranks: Ranks) -> None:
     program = LOADS.format(in_make="os.kill(os.getpid(), signal.SIGKILL)", after="pass")
-    world = ranks(size, program, launcher=patient_launcher)
+    world = ranks(size, program, launcher=PATIENT_LAUNCHER)
     assert world.code != 0
-    texts = [reports_of(rank) for rank in range(1, size)]
+    texts = [world.reports_of(rank) for rank in range(1, size)]
     assert all(text == "" or (text.startswith("error:") and "rank " in text) for text in texts), texts
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_killed_ranks_leave_no_name_behind(killed: int, ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_killed_ranks_leave_no_name_behind(killed: int, ranks: Ranks) -> None:
     kill = f"hvd.rank() == {killed} and os.kill(os.getpid(), signal.SIGKILL)"
     world = ranks(2, LOADS.format(in_make="pass", after=kill))
     assert world.code in (-signal.SIGKILL, 128 + signal.SIGKILL, 1), world.stderr
-    assert reports_of(0).startswith("1\n")
-    assert reports_of(1).startswith("1\n")
+    assert world.reports_of(0).startswith("1\n")
+    assert world.reports_of(1).startswith("1\n")
     assert not [entry for entry in Path("/dev/shm").iterdir() if "perseus" in entry.name]
 
 
-def test_the_memory_outlives_the_rank_that_loaded_and_the_session(ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_the_memory_outlives_the_rank_that_loaded_and_the_session(ranks: Ranks) -> None:
     world = ranks(
         3,
         """
@@ -134,10 +127,10 @@ def test_the_memory_outlives_the_rank_that_loaded_and_the_session(ranks: Ranks, 
         """,
     )
     assert world.code == 0, world.stderr
-    assert [reports_of(rank) for rank in range(3)] == ["1048575\n1048575 9\n"] * 3
+    assert [world.reports_of(rank) for rank in range(3)] == ["1048575\n1048575 9\n"] * 3
 
 
-def test_no_room_for_the_mapping(ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_no_room_for_the_mapping(ranks: Ranks) -> None:
     world = ranks(
         2,
         """
@@ -157,11 +150,11 @@ def test_no_room_for_the_mapping(ranks: Ranks, reports_of: ReportsOf) -> None:
         **ONE_MALLOC_ARENA,
     )
     assert world.code == 0, world.stderr
-    assert reports_of(0) == "mapped\n"
-    assert reports_of(1).startswith("UnavailableError hvd.shared('data'): 256 MiB cannot be mapped")
+    assert world.reports_of(0) == "mapped\n"
+    assert world.reports_of(1).startswith("UnavailableError hvd.shared('data'): 256 MiB cannot be mapped")
 
 
-def test_more_than_the_arena_has(ranks: Ranks, reports_of: ReportsOf) -> None:
+def test_more_than_the_arena_has(ranks: Ranks) -> None:
     world = ranks(
         2,
         """
@@ -172,4 +165,4 @@ def test_more_than_the_arena_has(ranks: Ranks, reports_of: ReportsOf) -> None:
         PERSEUS_ARENA_BYTES=str(32 << 20),
     )
     assert world.code == 0, world.stderr
-    assert [reports_of(rank) for rank in range(2)] == ["96\n", "96\n"]
+    assert [world.reports_of(rank) for rank in range(2)] == ["96\n", "96\n"]

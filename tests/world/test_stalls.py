@@ -6,13 +6,11 @@ The others name it, and continue later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.job import NUMPY_HEAD, Job, Start, needs
+from tests.job import NUMPY_HEAD, Job, Start, needs, python_of
 
 # Rank 0 stops the victim as soon as the first part of rank 0's own result is there. If the collective has ended
 # by then, all ranks repeat it.
@@ -190,8 +188,8 @@ report("done")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_rank_is_stopped_in_oneccl(size: int, start: Start, environment: Callable[[str], Path]) -> None:
-    settings = {"python": str(environment("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
+def test_a_rank_is_stopped_in_oneccl(size: int, start: Start) -> None:
+    settings = {"python": str(python_of("oneccl")), "PERSEUS_CPU_TRANSPORT": "oneccl"}
     job = start(size, STOPPED_IN_ONECCL, **settings)
     warnings = [job.wait_for_line("allreduce 'gradient'") for _ in range(size - 1)]
     assert all(re.search(r"\brank 1 does not answer|not by ranks? 1\b", text) for text in warnings), warnings

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 
 import pytest
+
+from tests.job import PATIENT_LAUNCHER
+
+from .conftest import Ranks
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow")
 
@@ -131,33 +134,25 @@ DEATH = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", CHANGES)
-def test_fallbacks_if_private_parts_of_tensorflow_have_changed(
-    part: str, ranks: Callable[..., object], reports_of: Callable[[int], str]
-) -> None:
+def test_fallbacks_if_private_parts_of_tensorflow_have_changed(part: str, ranks: Ranks) -> None:
     change, words = CHANGES[part]
     world = ranks(2, HEAD + FALLBACKS.format(change=change, words=words))
-    assert [reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
+    assert [world.reports_of(rank) for rank in range(2)] == ["2 [True, True]\n"] * 2, world
 
 
 @pytest.mark.slow
-def test_compiled_functions_that_cannot_run_are_an_error(
-    ranks: Callable[..., object], reports_of: Callable[[int], str]
-) -> None:
+def test_compiled_functions_that_cannot_run_are_an_error(ranks: Ranks) -> None:
     world = ranks(2, HEAD + UNAVAILABLE)
-    assert [reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
+    assert [world.reports_of(rank) for rank in range(2)] == ["UnavailableError True\n"] * 2, world
 
 
 @pytest.mark.slow
-def test_a_compiled_function_after_ranks_have_changed(
-    ranks: Callable[..., object], reports_of: Callable[[int], str]
-) -> None:
+def test_a_compiled_function_after_ranks_have_changed(ranks: Ranks) -> None:
     world = ranks(2, HEAD + OTHER_RANKS)
-    assert [reports_of(rank) for rank in range(2)] == ["True\n"] * 2, world
+    assert [world.reports_of(rank) for rank in range(2)] == ["True\n"] * 2, world
 
 
 @pytest.mark.slow
-def test_a_dead_peer_ends_a_step(
-    ranks: Callable[..., object], reports_of: Callable[[int], str], patient_launcher: list[str]
-) -> None:
-    world = ranks(2, DEATH, launcher=patient_launcher)
-    assert reports_of(0) == "UnknownError True True\n", world
+def test_a_dead_peer_ends_a_step(ranks: Ranks) -> None:
+    world = ranks(2, DEATH, launcher=PATIENT_LAUNCHER)
+    assert world.reports_of(0) == "UnknownError True True\n", world

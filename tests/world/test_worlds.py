@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.by_name import pytest_on_a_rank
+from tests.job import needs_keras_on_torch, python_of, run_to_end
 
 IN_WORLD = Path(__file__).parent / "in_world"
 
-ToEnd = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Files of one folder share a world, because starting its ranks (importing torch) takes longer than the tests.
 # The order matters: what some tests leave would change what others find.
@@ -99,18 +98,15 @@ def test_on_all_ranks(
     size: int,
     files: list[str],
     tmp_path: Path,
-    environment: Callable[[str], Path],
-    to_end: ToEnd,
-    keras_on_torch: Callable[[], None],
     pytestconfig: pytest.Config,
 ) -> None:
     if group == "mxnet-2" and sys.version_info >= (3, 12):
         pytest.skip("MXNet 2.0.0b1 wants a NumPy that is not for this Python")
     if group == "keras_on_torch":
-        keras_on_torch()
+        needs_keras_on_torch()
     if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:
         pytest.skip(f"{NEEDS[group]} is not installed: the Makefile omits it if it has no wheels for this Python")
-    python = str(environment(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
+    python = str(python_of(ENVIRONMENTS[group])) if group in ENVIRONMENTS else sys.executable
     in_world = [str(IN_WORLD / file) for file in files]
     command = [
         python,
@@ -122,7 +118,7 @@ def test_on_all_ranks(
         *pytest_on_a_rank(in_world, "-rs", "--tb=short", "-m", pytestconfig.option.markexpr),
     ]
     variables = {"KERAS_BACKEND": BACKENDS[group]} if group in BACKENDS else {}
-    world = to_end(command, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
+    world = run_to_end(command, tmp_path, joined=True, PERSEUS_IN_WORLD="1", **variables)
     output = world.stdout[-12000:]
     assert world.returncode == 0, output
     passed = re.findall(r"(\d+) passed", world.stdout)

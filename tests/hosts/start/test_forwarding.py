@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import OnHosts, TestBeds
+from tests.job import run_to_end
+
+from ..conftest import TestBeds
 
 PROGRAM = """
 import os, socket
@@ -18,7 +20,7 @@ print(socket.gethostname(), [os.environ.get(name) for name in names])
 
 
 @pytest.mark.usefixtures("mpirun")
-def test_only_requested_variables_are_forwarded(test_beds: TestBeds, to_end: OnHosts, tmp_path: Path) -> None:
+def test_only_requested_variables_are_forwarded(test_beds: TestBeds, tmp_path: Path) -> None:
     test_bed = test_beds(2)
     # Like an ssh session, this remote shell has its own environment.
     shell = tmp_path / "shell"
@@ -29,7 +31,7 @@ def test_only_requested_variables_are_forwarded(test_beds: TestBeds, to_end: OnH
     bound_to_h1 = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
     options = ["--mpi", "--remote-shell", str(shell), "-x", "SECRET=hush"]
     command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
-    done = to_end(command, tmp_path, MINE="mine", **bound_to_h1)
+    done = run_to_end(command, tmp_path, MINE="mine", **bound_to_h1)
     assert done.returncode == 0, done.stdout + done.stderr
     provider = os.environ.get("FI_PROVIDER", "tcp")
     assert sorted(done.stdout.splitlines()) == [

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, python_of, run_to_end
 
-from ..conftest import OnHosts, TestBeds, with_pmi
+from ..conftest import TestBeds, with_pmi
 from ..slurm_cluster import Run
 
 needs("torch")
@@ -67,7 +67,6 @@ def test_mpirun_of_one_torchrun_on_each_host(
     mpi: str,
     test_beds: TestBeds,
     environment_with: Callable[[str], Path],
-    to_end: OnHosts,
     train: str,
     tmp_path: Path,
 ) -> None:
@@ -76,7 +75,7 @@ def test_mpirun_of_one_torchrun_on_each_host(
     options = MPIRUNS[mpi].replace("SHELL", test_bed.remote_shell).split()
     line = test_bed.command("h1", [str(folder / "mpirun"), *options, "-np", "2", *TORCHRUN, train], tmp_path)
     path = f"{folder}:{os.environ['PATH']}"  # Intel's mpirun looks for its other programs there
-    done = to_end(line, joined=True, I_MPI_PIN="0", PATH=path)
+    done = run_to_end(line, joined=True, I_MPI_PIN="0", PATH=path)
     assert done.returncode == 0, done.stdout
     check(done.stdout)
 
@@ -87,10 +86,8 @@ OF_TWO_HOSTS = "--num_machines 2 --machine_rank $SLURM_NODEID --main_process_ip 
 
 
 @pytest.mark.parametrize("shell", ["salloc", "srun"])
-def test_accelerate_launch_in_an_allocation(
-    shell: str, slurm: Run, train: str, environment: Callable[[str], Path]
-) -> None:
-    accelerate = f"exec {environment('clients')} -m accelerate.commands.accelerate_cli"
+def test_accelerate_launch_in_an_allocation(shell: str, slurm: Run, train: str) -> None:
+    accelerate = f"exec {python_of('clients')} -m accelerate.commands.accelerate_cli"
     if shell == "salloc":
         done = slurm("salloc", "-N", "1", "-n", "2", "sh", "-c", f"{accelerate} {ACCELERATE} --num_machines 1 {train}")
     else:
@@ -112,20 +109,18 @@ DEEPSPEED = {
 
 
 @pytest.mark.parametrize("start", DEEPSPEED)
-def test_deepspeed_in_an_allocation(
-    start: str, slurm: Run, train: str, environment: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_deepspeed_in_an_allocation(start: str, slurm: Run, train: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("h1 slots=1\nh2 slots=1\n")
     shell, options = DEEPSPEED[start]
-    line = f"exec {environment('clients')} -m deepspeed.launcher.runner {options} {train}"
+    line = f"exec {python_of('clients')} -m deepspeed.launcher.runner {options} {train}"
     done = slurm(*shell.split(), "sh", "-c", line, DS_ACCELERATOR="cpu")
     assert done.returncode == 0, done.stdout
     check(done.stdout)
 
 
-def test_lightning_under_srun(slurm: Run, environment: Callable[[str], Path]) -> None:
+def test_lightning_under_srun(slurm: Run) -> None:
     """Lightning's SLURMEnvironment takes ranks and address from Slurm's variables."""
-    program = [str(environment("clients")), str(PROGRAMS / "lightning_ddp.py")]
+    program = [str(python_of("clients")), str(PROGRAMS / "lightning_ddp.py")]
     done = slurm("srun", "--mpi=none", "-N", "1", "--ntasks-per-node", "2", *program)
     assert done.returncode == 0, done.stdout
     results = re.findall(r"RESULT (perseus of 2 sum [\d.]+)", done.stdout)

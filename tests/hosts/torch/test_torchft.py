@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, python_of
 
 from ..conftest import UCX_LIBRARY, TestBeds
 from ..network_test_bed import NetworkTestBed
@@ -147,9 +147,9 @@ except (LookupError, RuntimeError, ValueError):
 
 
 @pytest.fixture
-def start(environment: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Popen[str]]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Popen[str]]]:
     """Returns a function that starts a program in the environment that has torchft. A file gets its standard error."""
-    python = environment("torch-clients")
+    python = python_of("torch-clients")
     with ExitStack() as stack:
 
         def run(

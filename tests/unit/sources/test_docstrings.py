@@ -9,9 +9,8 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from perseus_like import errors
 from perseus_like.docstrings import completed
+from tests.job import python_of, run_to_end
 
 ROOT = Path(__file__).parents[3]
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "mxnet")
@@ -193,11 +193,9 @@ def is_init(node: ast.stmt) -> bool:
     "framework",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in ("tensorflow", "keras"))) for name in FRAMEWORKS],
 )
-def test_the_examples_in_docstrings_are_correct(
-    framework: str, environment: Callable[[str], Path], to_end: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    python = Path(sys.executable) if importlib.util.find_spec(framework) else environment(framework)
-    done = to_end([python, ROOT / "tests/unit/sources/run_examples.py", framework])
+def test_the_examples_in_docstrings_are_correct(framework: str) -> None:
+    python = Path(sys.executable) if importlib.util.find_spec(framework) else python_of(framework)
+    done = run_to_end([python, ROOT / "tests/unit/sources/run_examples.py", framework])
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
 
 
