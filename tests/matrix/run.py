@@ -98,7 +98,10 @@ def results_in(file: Path) -> dict[str, Any]:
 
 
 def keep(file: Path, results: dict[str, Any]) -> None:
-    file.write_text(json.dumps(dict(sorted({**results_in(file), **results}.items())), indent=1) + "\n")
+    """Writes a line for each cell."""
+    cells_by_name = sorted({**results_in(file), **results}.items())
+    lines = (f" {json.dumps(name)}: {json.dumps(found)}" for name, found in cells_by_name)
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def run_cell(cell: Cell, arguments: argparse.Namespace) -> tuple[Result, str, dict[str, str]]:
