@@ -23,8 +23,8 @@ def run() -> Run:
 
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
         words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
-        variables = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", **environment}
-        done = run_to_end([*words, *command], joined=True, **variables)
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        done = run_to_end([*words, *command], None, True, PATH=path, **environment)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

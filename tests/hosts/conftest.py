@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def on_hosts(transport: str, tmp_path: Path) -> OnHosts:
     """
 
     def run(
-        test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, **environment: str
+        test_bed: NetworkTestBed, program: str, ranks: list[int], *options: str, **environment: Any
     ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text(HEAD + textwrap.dedent(program))

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ every_mpi = pytest.mark.parametrize("mpi", OVERSUBSCRIBED)
 def finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Returns a function that runs a command in the environment of one MPI and checks that all ranks have finished."""
 
-    def check(folder: Path, command: list[object], **variables: str) -> None:
+    def check(folder: Path, command: list[object], **variables: Any) -> None:
         for name in filter(OTHER_MPIS.match, list(os.environ)):
             monkeypatch.delenv(name)
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_only_requested_variables_are_forwarded(test_beds: TestBeds, tmp_path: P
     shell.chmod(0o755)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    bound_to_h1 = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
+    bound_to_h1: dict[str, Any] = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
     options = ["--mpi", "--remote-shell", str(shell), "-x", "SECRET=hush"]
     command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
     done = run_to_end(command, tmp_path, MINE="mine", **bound_to_h1)

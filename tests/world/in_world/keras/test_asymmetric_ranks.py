@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import pytest
 
-keras = pytest.importorskip("keras")
+import perseus_like.keras as hvd
+import perseus_like.numpy as plain
 
-import perseus_like.keras as hvd  # noqa: E402
-import perseus_like.numpy as plain  # noqa: E402
-
-from .test_mistakes import texts_of_fit  # noqa: E402
-from .training import (  # noqa: E402
+from .test_mistakes import texts_of_fit
+from .training import (
     INPUTS,
     TARGETS,
     assert_same_weights,

@@ -6,21 +6,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+import perseus_like.keras as hvd
+import perseus_like.numpy as plain
 
-import perseus_like.keras as hvd  # noqa: E402
-import perseus_like.numpy as plain  # noqa: E402
-
-from .training import INPUTS, TARGETS, assert_same_weights, model_of, tensors, values_of, variables  # noqa: E402
+from .training import INPUTS, TARGETS, assert_same_weights, model_of, tensors, values_of, variables
 
 STEPS, BATCH = 5, 4
 callbacks = hvd.callbacks
 
 
-class Rates(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+class Rates(keras.callbacks.Callback):  # type: ignore[misc]
     """Records the learning rate of each batch. It must come after the callbacks that change the rate."""
 
     def __init__(self) -> None:
@@ -180,7 +179,7 @@ def test_local_variables_keep_their_values(rank: int) -> None:
 def test_rank_0_keeps_the_best_model(rank: int) -> None:
     """The losses are 3, 1 and 2, so the second epoch is the best."""
 
-    class Losses(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    class Losses(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.weights: list[Any] = []
@@ -201,7 +200,7 @@ def test_rank_0_keeps_the_best_model(rank: int) -> None:
             assert_same_weights(keras.models.load_model(best.filepath), model, 0)
 
 
-class Fragile(keras.layers.Dense):  # type: ignore[misc,name-defined]
+class Fragile(keras.layers.Dense):  # type: ignore[misc]
     """Raises an error while it is written to a file, in the method `breaks_in`."""
 
     breaks_in = ""
@@ -217,7 +216,7 @@ class Fragile(keras.layers.Dense):  # type: ignore[misc,name-defined]
         return super().get_config()
 
 
-class ImprovingEpochs(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+class ImprovingEpochs(keras.callbacks.Callback):  # type: ignore[misc]
     """Makes each epoch the best so far. From the second epoch on, `fragile` cannot be written."""
 
     def __init__(self, fragile: Any, breaks_in: str) -> None:

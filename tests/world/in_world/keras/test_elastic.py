@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+import perseus_like.keras as hvd
+import perseus_like.numpy as plain
 
-import perseus_like.keras as hvd  # noqa: E402
-import perseus_like.numpy as plain  # noqa: E402
-
-from .training import BACKEND, INPUTS, TARGETS, assert_same_weights, model_of, tensors  # noqa: E402
+from .training import BACKEND, INPUTS, TARGETS, assert_same_weights, model_of, tensors
 
 elastic = hvd.elastic
 ROWS, BATCH = 20, 4
@@ -119,7 +118,7 @@ def test_a_model_without_weights_is_refused() -> None:
         elastic.KerasState(keras.Sequential([keras.layers.Dense(2)]))
 
 
-class Watch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+class Watch(keras.callbacks.Callback):  # type: ignore[misc]
     """Records the state at the end of each batch."""
 
     def __init__(self, state: Any) -> None:
@@ -165,7 +164,7 @@ def test_commits_by_batches_and_epochs(every: int, batches: list[int]) -> None:
     assert_equal(all_values(model), kept)
 
 
-class Fault(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+class Fault(keras.callbacks.Callback):  # type: ignore[misc]
     """Makes the ranks submit different shapes in one batch, once."""
 
     def __init__(self, batch: int) -> None:
@@ -188,7 +187,7 @@ def test_training_that_fails_continues_from_the_last_commit() -> None:
     model = trained()
     state, fault, starts = elastic.KerasState(model, epoch=0), Fault(2), []
 
-    class FaultInSecondEpoch(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    class FaultInSecondEpoch(keras.callbacks.Callback):  # type: ignore[misc]
         def on_batch_end(self, batch: int, logs: Any = None) -> None:
             if state.epoch == 1:
                 fault.on_batch_end(batch)

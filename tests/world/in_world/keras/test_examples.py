@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("keras", minversion="3")
-pytest.importorskip("sklearn")
 
 from ..examples import check_example
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import pytest
 
-keras = pytest.importorskip("keras")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Horovod's Keras API is TensorFlow's", allow_module_level=True)
 
-import tensorflow as tf  # noqa: E402
+import tensorflow as tf
 
-import perseus_like.tensorflow as tf_hvd  # noqa: E402
-import perseus_like.tensorflow.keras as hvd  # noqa: E402
+import perseus_like.tensorflow as tf_hvd
+import perseus_like.tensorflow.keras as hvd
 
 KERAS_2 = keras.__version__.startswith("2.")
 only_keras_2 = pytest.mark.skipif(not KERAS_2, reason="optimizers of Keras 3 compute no gradients")

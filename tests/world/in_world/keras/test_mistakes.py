@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+import perseus_like.keras as hvd
+import perseus_like.numpy as plain
 
-import perseus_like.keras as hvd  # noqa: E402
-import perseus_like.numpy as plain  # noqa: E402
-
-from .training import (  # noqa: E402
+from .training import (
     BACKEND,
     INPUTS,
     TARGETS,
@@ -70,7 +69,7 @@ def test_different_models_are_an_error_before_the_first_batch(rank: int) -> None
     assert "different weights" in texts[0]
 
 
-class TwoBranches(keras.Model):  # type: ignore[misc,name-defined]
+class TwoBranches(keras.Model):  # type: ignore[misc]
     """Has two layers with weights. If `uses_both` is false, the second has no effect."""
 
     def __init__(self, uses_both: bool) -> None:

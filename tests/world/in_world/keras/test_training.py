@@ -7,14 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+import perseus_like.keras as hvd
 
-import perseus_like.keras as hvd  # noqa: E402
-
-from .training import (  # noqa: E402
+from .training import (
     BACKEND,
     INPUTS,
     KERAS_2,

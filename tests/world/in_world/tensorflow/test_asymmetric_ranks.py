@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-import perseus_like.numpy as plain  # noqa: E402
-import perseus_like.tensorflow as hvd  # noqa: E402
-from perseus_like.tensorflow.errors import translated  # noqa: E402
+import perseus_like.numpy as plain
+import perseus_like.tensorflow as hvd
+from perseus_like.tensorflow.errors import translated
 
 pytestmark = [pytest.mark.usefixtures("two_ranks"), pytest.mark.parametrize("mode", ["eager", "graph"])]
 

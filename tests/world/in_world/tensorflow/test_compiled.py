@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-import perseus_like.tensorflow as hvd  # noqa: E402
+import perseus_like.tensorflow as hvd
 
 
 def total(tensor: Any) -> Any:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("tensorflow")
-pytest.importorskip("sklearn")
-
 from ..examples import check_example
 
 SMALL = "--channels 4 --batch-size 2 --image-size 32 --batches-per-iteration 1 --iterations 2"

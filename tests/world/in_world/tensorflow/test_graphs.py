@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-import perseus_like.tensorflow as hvd  # noqa: E402
-from perseus_like.tensorflow.errors import translated  # noqa: E402
+import perseus_like.tensorflow as hvd
+from perseus_like.tensorflow.errors import translated
 
 v1 = tf.compat.v1
 MANY = 64

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-import perseus_like.tensorflow as hvd  # noqa: E402
+import perseus_like.tensorflow as hvd
 
 
 def eagerly(function: Callable[[], Any]) -> Any:

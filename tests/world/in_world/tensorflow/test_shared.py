@@ -6,13 +6,11 @@ import gc
 from typing import Any
 
 import numpy as np
-import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
+import perseus_like.tensorflow as hvd
 
-import perseus_like.tensorflow as hvd  # noqa: E402
-
-from ..shared_memory import MIB, in_total, shared_memory_bytes  # noqa: E402
+from ..shared_memory import MIB, in_total, shared_memory_bytes
 
 NUMBERS = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-import perseus_like.numpy as plain  # noqa: E402
-import perseus_like.tensorflow as hvd  # noqa: E402
+import perseus_like.numpy as plain
+import perseus_like.tensorflow as hvd
 
 v1 = tf.compat.v1
 STEPS, ROWS, WIDTH = 20, 4, 5

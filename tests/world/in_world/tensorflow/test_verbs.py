@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
+import perseus_like.tensorflow as hvd
+from perseus_like.tensorflow.errors import translated
 
-import perseus_like.tensorflow as hvd  # noqa: E402
-from perseus_like.tensorflow.errors import translated  # noqa: E402
-
-from ..reference import assert_close, reduced, rows_of, values  # noqa: E402
+from ..reference import assert_close, reduced, rows_of, values
 
 NAMES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 Call = Callable[..., Any]
