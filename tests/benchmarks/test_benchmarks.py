@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import needs, run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,16 +26,8 @@ def run(module: str, *arguments: object, ranks: int = 0, **variables: str) -> st
     The benchmark must measure the installed package.
     """
     launcher = [sys.executable, "-m", "perseus_like.launch", "-np", str(ranks)] if ranks else []
-    ran = subprocess.run(
-        [*launcher, sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+    ran = run_to_end(
+        [*launcher, sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)], ROOT, joined=True, **variables
     )
     assert ran.returncode == 0, ran.stdout[-6000:]
     return ran.stdout

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 STAND_IN = Path(__file__).parent / "stand_in"
 SOLVER = """
@@ -37,14 +37,10 @@ def write_solver(path: Path, max_iter: int = 20, batch: int = 4, more: str = "",
 
 def start(ranks: int, *program: object, caffe: bool = True) -> subprocess.CompletedProcess[str]:
     search = [*([str(STAND_IN)] if caffe else []), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", str(ranks), sys.executable]
         + [str(word) for word in program],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(search)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+        PYTHONPATH=os.pathsep.join(search),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import socket
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from perseus_like.torch.compat.core import keeps_identity
-from tests.job import LIMIT_SECONDS, Job
+from tests.job import Job, run_to_end
 
 Program = Callable[..., Job]
 
@@ -149,9 +148,7 @@ def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
     gloo = f"init_process_group('gloo', init_method='file://{tmp_path}/store', rank=0, world_size=1)"
     check = f"import sys; sys.path.insert(0, {str(broken.parent)!r}); import torch; torch.distributed.{gloo}"
     check += "; print('survived')"
-    done: Any = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    done: Any = run_to_end([sys.executable, "-c", check])
     assert done.stdout == "survived\n", done.stderr
 
 

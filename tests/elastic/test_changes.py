@@ -6,13 +6,12 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, run_to_end
 
 from .conftest import LAUNCHER, Start
 
@@ -252,15 +251,7 @@ def test_the_output_of_a_worker_precedes_the_report_of_its_end(tmp_path: Path) -
     program = tmp_path / "program.py"
     program.write_text(LAST_OUTPUT)
     command = [*LAUNCHER, "--min-np", "1", "-H", "localhost:1", "--no-prefix", sys.executable, str(program)]
-    job = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    job = run_to_end(command, joined=True)
     assert job.returncode == 3, job.stdout
     words = [line for line in job.stdout.splitlines() if "last output" in line or "exited with code 3" in line]
     assert words[0] == "last output", job.stdout

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import needs, run_to_end
 
 from .conftest import LAUNCHER
 
@@ -27,7 +26,7 @@ def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
     script.write_text(discovery)
     script.chmod(0o755)
     command = [*LAUNCHER, *options.split()]
-    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    job = run_to_end(command, tmp_path)
     assert job.returncode == 0, job.stderr
     for epoch in range(3):
         assert f"epoch {epoch} with 2 workers" in job.stdout

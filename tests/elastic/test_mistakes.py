@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 from .conftest import LAUNCHER, Start
 
@@ -25,16 +25,7 @@ def launch(tmp_path: Path) -> Launch:
     def run(*options: str, program: str = "") -> subprocess.CompletedProcess[str]:
         file = tmp_path / "program.py"
         file.write_text("import os, sys\n" + program)
-        return subprocess.run(
-            [*LAUNCHER, *options, sys.executable, str(file)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        return run_to_end([*LAUNCHER, *options, sys.executable, str(file)], tmp_path)
 
     return run
 

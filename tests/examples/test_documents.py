@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parent.parent.parent.resolve()
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "csrc/README.md", ROOT / "adapters/README.md"])
@@ -44,7 +45,7 @@ def test_claims_have_tests() -> None:
 
 def test_environment_page_is_up_to_date() -> None:
     generate = ROOT / "docs/generate_environment.py"
-    done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
+    done = run_to_end([sys.executable, generate, "--check"])
     assert done.returncode == 0, done.stderr
 
 

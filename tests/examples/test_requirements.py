@@ -6,13 +6,12 @@ An example that misses a package must raise an error that names the extra.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[2]
 EXTRA = "pip install 'perseus-like[examples]'"
@@ -44,9 +43,7 @@ def test_an_example_names_the_extra(path: Path) -> None:
 def test_an_example_without_its_requirements(name: str) -> None:
     program = "import runpy, sys; sys.modules['sklearn'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
     command = [sys.executable, "-c", program, str(ROOT / "examples" / "pytorch" / f"{name}.py")]
-    ended = subprocess.run(
-        command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    ended = run_to_end(command, ROOT / "tests")
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == f"ImportError: this example needs: {EXTRA}"
 

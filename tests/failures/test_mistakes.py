@@ -1,10 +1,11 @@
 """Checks that a caller's own mistake raises an error on that rank only, which says what to do."""
 
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+
+from tests.job import run_to_end
 
 MISTAKES = {
     "root": ("hvd.broadcast(np.ones(2), 2)", "root"),
@@ -39,7 +40,7 @@ def test_a_mistake_raises_a_value_error_on_one_rank(run: Any) -> None:
 )
 def test_a_missing_framework_is_named_with_its_extra(framework: str, extra: str) -> None:
     program = f"import sys; sys.modules['{framework}'] = None; import perseus_like.{framework}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_to_end([sys.executable, "-c", program])
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ModuleNotFoundError: perseus_like.{framework} needs ")

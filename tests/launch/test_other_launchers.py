@@ -7,10 +7,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, Start, needs, run_to_end
+from tests.job import Start, needs, run_to_end
 
 PRINT_SIZE = "import perseus_like.numpy as hvd; hvd.init(); print('size', hvd.size())"
 # Ranks of these launchers have these variables by their sources: horovod/runner/gloo_run.py; src/shell/task.c of
@@ -60,17 +61,8 @@ ONE = {
 }
 
 
-def python(program: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+def python(program: str, folder: Path, variables: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    return run_to_end([sys.executable, "-c", program], folder, **variables)
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)

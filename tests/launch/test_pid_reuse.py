@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 # This program is the first process of a pid namespace, so it can choose the next pid.
 INSIDE = """
@@ -58,11 +57,5 @@ def test_the_guard_does_not_kill_a_process_that_reuses_the_pid_of_a_worker(tmp_p
         pytest.skip("needs root and unshare, to choose the next pid in a namespace of its own")
     program = tmp_path / "inside.py"
     program.write_text(INSIDE)
-    job = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, str(program)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    job = run_to_end(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, str(program)])
     assert job.stdout == "the unrelated process lives\n", job.stdout + job.stderr

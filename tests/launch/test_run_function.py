@@ -15,7 +15,7 @@ import pytest
 
 from perseus_like.launch.run_function import RankError, run
 from perseus_like.launch.start_errors import LaunchError
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, run_to_end
 
 
 def test_results_are_in_the_order_of_ranks() -> None:
@@ -36,7 +36,7 @@ def test_a_root_that_is_read_only() -> None:
     if subprocess.run([*READ_ONLY, "true"], capture_output=True, check=False, timeout=LIMIT_SECONDS).returncode:
         pytest.skip("this user cannot make a mount namespace")
     line = [*READ_ONLY, sys.executable, "-c", program]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+    done = run_to_end(line)
     assert done.stdout == "['0', '1']\n", done.stderr
 
 

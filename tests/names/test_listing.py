@@ -12,7 +12,7 @@ import pytest
 
 from perseus_like.names import folder_of
 from perseus_like.names.listing import modules, refused_module, refused_name
-from tests.job import LIMIT_SECONDS, needs, python_of
+from tests.job import LIMIT_SECONDS, needs, python_of, run_to_end
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -77,5 +77,5 @@ def test_each_reason_names_a_replacement() -> None:
 
 def test_the_document_agrees_with_the_list() -> None:
     generate = ROOT / "docs/generate_horovod_names.py"
-    done = subprocess.run([sys.executable, generate, "--check"], capture_output=True, text=True, check=False)
+    done = run_to_end([sys.executable, generate, "--check"])
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import run_to_end
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import perseus_like, perseus_like._core, perseus_like.numpy as hvd
@@ -54,7 +56,7 @@ def test_programs_use_the_sources(editable: Path, tmp_path: Path) -> None:
     for folder, ranks in ((ROOT, 1), (tmp_path, 1), (ROOT, 2)):
         launcher = ["-m", "perseus_like", "-np", "2", str(editable)] if ranks > 1 else []
         command = [str(editable), *launcher, "-c", PROGRAM]
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        ended = run_to_end(command, folder)
         assert ended.returncode == 0, ended.stderr
         lines = ended.stdout.splitlines()
         assert len(lines) == ranks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[2]
 MATRIX = ROOT / "tests" / "matrix"
@@ -22,7 +22,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def matrix(*arguments: str) -> subprocess.CompletedProcess[str]:
     command: list[str | Path] = [sys.executable, MATRIX / "run.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    return run_to_end(command)
 
 
 def test_cells_are_chosen_by_name() -> None:

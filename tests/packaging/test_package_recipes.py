@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
@@ -30,7 +29,7 @@ def tool(name: str) -> Path:
 
 
 def passes(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    done = run_to_end(command)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"user.name": "A", "user.email": "a@example.org", "tag.gpgsign": "false", "commit.gpgsign": "false"}
@@ -22,7 +21,7 @@ NO_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not inst
 
 
 def output(*command: str | Path, folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    done = run_to_end(command, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

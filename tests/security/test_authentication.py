@@ -21,7 +21,7 @@ from perseus_like.protocol.authentication import (
     authenticate,
     new_secret,
 )
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, run_to_end
 
 from .conftest import AsOtherUser, Serve, SilentConnections
 
@@ -152,9 +152,7 @@ def test_thousands_of_silent_connections_do_not_block_others(
 
 def test_a_listener_without_free_descriptors_waits() -> None:
     program = Path(__file__).with_name("out_of_descriptors.py")
-    result = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    result = run_to_end([sys.executable, program])
     assert result.stdout == "accepted\n", result.stderr
 
 

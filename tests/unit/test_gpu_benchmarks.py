@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, run_to_end
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +106,7 @@ def test_without_a_gpu_the_steps_say_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     command = [sys.executable, "-m", "benchmarks.fifteen_minutes", "--only", "kernels", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run_to_end(command, ROOT)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("FAIL  kernels: exit status"), done.stdout
     assert "torch sees no GPU here" in (tmp_path / "log.txt").read_text()

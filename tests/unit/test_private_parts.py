@@ -8,14 +8,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from perseus_like.compat_probes import Changed, changed, expect
-from tests.job import LIMIT_SECONDS, python_of
+from tests.job import python_of, run_to_end
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
@@ -42,13 +41,7 @@ def test_the_private_parts_are_as_expected(framework: str, release: str | None) 
     if release is None and importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     python = sys.executable if release is None else python_of(release)
-    done = subprocess.run(
-        [python, "-c", RUN, f"perseus_like.{framework}.compat"],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done = run_to_end([python, "-c", RUN, f"perseus_like.{framework}.compat"])
     assert done.returncode == 0, done.stdout + done.stderr
     count = len(documented(framework))
     assert f": {count} of {count} private parts are as expected" in done.stdout

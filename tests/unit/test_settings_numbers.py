@@ -1,10 +1,9 @@
 """Checks that impossible values of settings are refused, with the name and the value in the error."""
 
-import os
-import subprocess
 import sys
+from typing import Any
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 SETTINGS = [
     "PERSEUS_FUSION_THRESHOLD",
@@ -40,9 +39,7 @@ hvd.init()
 
 
 def test_impossible_numbers_are_refused() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    ended = run_to_end([sys.executable, "-c", PROGRAM, *SETTINGS])
     assert ended.returncode == 0, ended.stderr
 
 
@@ -62,9 +59,7 @@ for level in ("", "WARNING", "fatal"):
     hvd.init()
     hvd.shutdown()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    ended = run_to_end([sys.executable, "-c", program])
     assert ended.returncode == 0, ended.stderr
 
 
@@ -76,12 +71,6 @@ def test_the_error_has_the_variables_name_that_the_user_set() -> None:
         "HOROVOD_CPU_OPERATIONS": "pigeons",
     }
     for name, value in wrong.items():
-        ended = subprocess.run(
-            [sys.executable, "-c", "import perseus_like.numpy as hvd; hvd.init()"],
-            env={**os.environ, name: value},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        variables: dict[str, Any] = {name: value}
+        ended = run_to_end([sys.executable, "-c", "import perseus_like.numpy as hvd; hvd.init()"], **variables)
         assert f"ValueError: {name}='{value}' is " in ended.stderr

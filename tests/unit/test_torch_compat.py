@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from perseus_like.torch.compat import probes
 from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.works import PerseusWork, Works
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 MODULES = {
     path.stem: f"perseus_like.torch.compat.{path.stem}"
@@ -87,12 +86,6 @@ def test_the_report_names_a_changed_part(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_probes_run_as_a_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "perseus_like.torch.compat"],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-m", "perseus_like.torch.compat"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"torch {torch.__version__}: {len(probes.PROBES)} of {len(probes.PROBES)} private parts" in done.stdout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, python_of, run_to_end
+from tests.job import python_of, run_to_end
 
 # Python 3.12 and later have no distutils, which MXNet imports.
 PROGRAM = "import sys; sys.modules['distutils'] = None; import perseus_like.mxnet"
@@ -15,7 +14,7 @@ PROGRAM = "import sys; sys.modules['distutils'] = None; import perseus_like.mxne
 
 def test_an_mxnet_that_cannot_be_imported() -> None:
     command = [str(python_of("mxnet")), "-W", "ignore", "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    done = run_to_end(command)
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ImportError: perseus_like.mxnet: MXNet cannot be imported (")
     assert "distutils" in error

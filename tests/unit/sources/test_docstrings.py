@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -70,16 +71,17 @@ def missing_of(name: str, value: Any, place: str) -> list[str]:
     return missing_parts(text, parameters, returns, NEVER_RAISE.isdisjoint({name, place + name}))
 
 
-def is_installed(module: str) -> bool:
-    return importlib.util.find_spec({"elastic": "numpy"}.get(module, module.split(".")[0])) is not None
+def module_or_skip(module: str) -> ModuleType:
+    """Returns perseus_like's module, or skips the test if its framework is not installed."""
+    if importlib.util.find_spec({"elastic": "numpy"}.get(module, module.split(".")[0])) is None:
+        pytest.skip(f"{module} is not installed")
+    return importlib.import_module(f"perseus_like.{module}")
 
 
 @in_one_process
 @pytest.mark.parametrize("module", MODULES)
 def test_each_public_name_is_documented(module: str) -> None:
-    if not is_installed(module):
-        pytest.skip(f"{module} is not installed")
-    face = importlib.import_module(f"perseus_like.{module}")
+    face = module_or_skip(module)
     place = "elastic." if module.endswith(".elastic") else ""
     found = {name: missing_of(name, getattr(face, name), place) for name in face.__all__}
     assert {name: missing for name, missing in found.items() if missing} == {}
@@ -88,18 +90,14 @@ def test_each_public_name_is_documented(module: str) -> None:
 @in_one_process
 @pytest.mark.parametrize("module", MODULES)
 def test_an_editor_completes_the_public_names(module: str) -> None:
-    if not is_installed(module):
-        pytest.skip(f"{module} is not installed")
-    face = importlib.import_module(f"perseus_like.{module}")
+    face = module_or_skip(module)
     assert dir(face) == sorted(face.__all__)
 
 
 @in_one_process
 @pytest.mark.parametrize("face", FACES)
 def test_a_program_can_catch_each_error_by_the_name_in_docstrings(face: str) -> None:
-    if not is_installed(face):
-        pytest.skip(f"{face} is not installed")
-    hvd = importlib.import_module(f"perseus_like.{face}")
+    hvd = module_or_skip(face)
     classes = {errors.HorovodInternalError, errors.HostsUpdatedInterrupt, *errors.CLASSES.values()} - {ValueError}
     assert {each.__name__: getattr(hvd, each.__name__, None) for each in classes} == {
         each.__name__: each for each in classes
@@ -110,9 +108,7 @@ def test_a_program_can_catch_each_error_by_the_name_in_docstrings(face: str) -> 
 @in_one_process
 @pytest.mark.parametrize("face", FACES)
 def test_signatures_show_readable_defaults(face: str) -> None:
-    if not is_installed(face):
-        pytest.skip(f"{face} is not installed")
-    hvd = importlib.import_module(f"perseus_like.{face}")
+    hvd = module_or_skip(face)
     functions = [each for each in (getattr(hvd, name) for name in hvd.__all__) if inspect.isfunction(each)]
     assert len(functions) > 10
     assert [text for each in functions if "<" in (text := str(inspect.signature(each)))] == []
@@ -121,11 +117,9 @@ def test_signatures_show_readable_defaults(face: str) -> None:
 @in_one_process
 @pytest.mark.parametrize("face", FACES)
 def test_the_source_has_the_docstrings_for_editors(face: str) -> None:
-    if not is_installed(face):
-        pytest.skip(f"{face} is not installed")
+    hvd = module_or_skip(face)
     if Path(errors.__file__).is_symlink():
         pytest.skip("an editable install has the sources of the repository, without the docstrings of the wheel")
-    hvd = importlib.import_module(f"perseus_like.{face}")
     found = [getattr(hvd, name) for name in hvd.__all__]
     ours = [
         each

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.job import run_to_end
 
 ROOT = Path(__file__).parents[3]
 CSRC = ROOT / "csrc"
@@ -311,5 +312,5 @@ def test_launchers_do_not_import_what_takes_long() -> None:
     """`perseusrun -np 2 true` takes half of the processor time without NumPy and the parser of e-mails."""
     slow = {"numpy", "cloudpickle", "email", "torch"}
     program = f"import sys, perseus_like.launch; print(*sorted({slow} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_to_end([sys.executable, "-c", program])
     assert (done.stdout, done.stderr) == ("\n", "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.job import run_to_end
 
 FOLDER = Path(__file__).parents[3] / "csrc/device/cuda"
 PTX = (FOLDER / "pack.ptx").read_text()
@@ -33,7 +34,7 @@ def test_a_compiler_gives_the_same() -> None:
     """`make check-ptx` installs NVRTC, and compares as well."""
     if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.cuda_nvrtc") is None:
         pytest.skip("NVRTC is not installed here")
-    done = subprocess.run([sys.executable, str(FOLDER / "generate_ptx.py"), "--check"], capture_output=True, text=True)
+    done = run_to_end([sys.executable, str(FOLDER / "generate_ptx.py"), "--check"])
     if "gives other text" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
