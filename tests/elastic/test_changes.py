@@ -13,7 +13,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, run_to_end
 
-from .conftest import LAUNCHER, Start
+from .job import LAUNCHER, Start
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,7 @@ def test_rank_0_is_killed_and_replaced(framework: str, state: tuple[str, ...], s
     job.replace(zero)
     job.next_event("start", lambda event: bool(event["size"] == 2))
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,7 @@ def test_one_rank_becomes_two_and_one_again(framework: str, arguments: tuple[str
     job.commit_of(2)
     job.hosts("localhost:1")
     job.commit_of(1)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_workers_and_hosts_come_and_go(start: Start) -> None:
@@ -73,8 +71,7 @@ def test_workers_and_hosts_come_and_go(start: Start) -> None:
     # Then hosts lose slots, among them the oldest host.
     job.hosts("localhost:1,127.0.0.3:1")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_rank_variables_of_every_generation(start: Start) -> None:
@@ -141,8 +138,7 @@ def test_workers_are_interrupted_once_the_workers_of_a_new_host_are_ready(start:
     (tmp_path / "go").touch()
     job.next_event("interrupted")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_survivors_leave_a_host_that_failed(start: Start) -> None:
@@ -152,8 +148,7 @@ def test_survivors_leave_a_host_that_failed(start: Start) -> None:
     job.replace(zero)
     assert "1 workers on 127.0.0.2:1" in job.lines[-1], job.text
     job.commit_of(1)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_every_host_has_failed(start: Start) -> None:
@@ -172,8 +167,7 @@ def test_one_worker_is_killed_before_any_is_ready(start: Start, tmp_path: Path) 
     job.kill(pids[1])
     (tmp_path / "go").touch()
     job.commit_of(3)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_all_hosts_are_replaced(start: Start) -> None:
@@ -183,8 +177,7 @@ def test_all_hosts_are_replaced(start: Start) -> None:
     job.hosts("127.0.0.2:2")
     assert job.next_event("start", lambda event: event["pid"] not in old)["step"] > 0
     assert job.next_event("commit", lambda event: event["pid"] not in old)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
     ends = {event["pid"] for event in job.events if event["kind"] == "end"}
     assert len(ends) == 2, job.text
     assert not ends & old, job.text
@@ -209,8 +202,7 @@ def test_workers_are_killed_at_random_moments(framework: str, kills: int, start:
             job.next_event("commit")
         job.replace(chance.choice(job.workers()))
     job.commit_of(4)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.job import needs, run_to_end
 
-from .conftest import LAUNCHER
+from .job import LAUNCHER
 
 PAGE = Path(__file__).parent.parent.parent / "docs/elastic.md"
 

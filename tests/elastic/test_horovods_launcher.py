@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from perseus_like.names import folder_of
-from tests.job import LIMIT_SECONDS
 
-from .conftest import PROGRAMS, Job
+from .job import PROGRAMS, Job, jobs_in
 
 StartByHorovod = Callable[..., Job]
 STATUS = "Horovod detected that one or more processes exited with non-zero status: "
@@ -31,17 +30,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartByHo
     """Returns a function that starts a job of train_numpy.py, for example `start("-np", "2", hosts="localhost:2")`."""
     monkeypatch.setenv("PYTHONPATH", folder_of("horovod"))
     launcher = [sys.executable, str(PROGRAMS / "horovods_launcher.py")]
-    jobs: list[Job] = []
+    with jobs_in(tmp_path) as begin:
 
-    def run(*options: str, hosts: str = "localhost:1") -> Job:
-        jobs.append(Job(tmp_path, "train_numpy.py", ("0.01",), options, hosts, launcher))
-        return jobs[-1]
+        def run(*options: str, hosts: str = "localhost:1") -> Job:
+            return begin("train_numpy.py", ("0.01",), options, hosts, launcher)
 
-    yield run
-    for job in jobs:
-        if job.process.poll() is None:
-            job.process.terminate()
-        job.process.communicate(timeout=LIMIT_SECONDS)
+        yield run
 
 
 def test_the_interval_of_discovery_in_the_module_is_used(
@@ -55,8 +49,7 @@ def test_the_interval_of_discovery_in_the_module_is_used(
     parsed = job.next_event("parsed")
     assert (parsed["num_proc"], parsed["variables"]) == (1, {"HOROVOD_LOG_LEVEL": "INFO"})
     job.commit_of(2)
-    assert job.finish() == 0
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_every_worker_fails(start: StartByHorovod, monkeypatch: pytest.MonkeyPatch) -> None:

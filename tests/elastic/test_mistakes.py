@@ -13,7 +13,7 @@ import pytest
 from perseus_like.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from tests.job import run_to_end
 
-from .conftest import LAUNCHER, Start
+from .job import LAUNCHER, Start
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -210,8 +210,7 @@ def test_the_script_fails_for_a_while(start: Start, tmp_path: Path) -> None:
     assert "the known hosts stay: it exited with code 1" in job.next_line("the host discovery script")
     job.hosts("localhost:2")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_a_host_where_workers_fail_at_once(start: Start) -> None:
@@ -221,8 +220,7 @@ def test_a_host_where_workers_fail_at_once(start: Start) -> None:
     for pause in (1, 2, 2):
         assert f"127.0.0.2 gets no new worker for {pause} s" in job.next_line("exited with code 6")
     assert job.next_event("commit")["size"] == 2
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_too_many_resets(start: Start) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.job import needs
 
-from .conftest import Job, Start
+from .job import Job, Start
 
 needs("torch")
 
@@ -30,8 +30,7 @@ def test_workers_are_killed_at_random_moments(seed: int, start: Start) -> None:
         wait_a_moment(job, chance.random() * 0.2)
         job.replace(chance.choice(job.workers()))
     job.commit_of(1)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_a_worker_is_added(start: Start) -> None:
@@ -39,5 +38,4 @@ def test_a_worker_is_added(start: Start) -> None:
     job.commit_of(1)
     job.hosts("localhost:2")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.elastic.conftest import Job
+from tests.elastic.job import Job, Start, jobs_in
+from tests.job import needs
 
 EXAMPLES = Path(__file__).parents[2] / "examples/elastic"
-Start = Callable[..., Any]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Returns a function that starts an example. Its job is ended after the test."""
-    jobs: list[Job] = []
+    with jobs_in(tmp_path) as begin:
 
-    def begin(example: str, *arguments: str) -> Job:
-        jobs.append(Job(tmp_path, str(EXAMPLES / example), arguments, ("--min-np", "1"), hosts="localhost:1"))
-        return jobs[-1]
+        def run(example: str, *arguments: str) -> Job:
+            return begin(str(EXAMPLES / example), arguments, ("--min-np", "1"), hosts="localhost:1")
 
-    yield begin
-    for job in jobs:
-        job.process.kill()
-        job.process.wait()
-
-
-def need(framework: str) -> None:
-    """Skips the test without the framework, which is not imported here."""
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
+        yield run
 
 
 PROGRAMS = [("pytorch_digits.py", "torch"), ("tensorflow_digits.py", "tensorflow"), ("keras_digits.py", "keras")]
@@ -45,7 +33,7 @@ PROGRAMS = [("pytorch_digits.py", "torch"), ("tensorflow_digits.py", "tensorflow
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "framework"), PROGRAMS)
 def test_the_examples_go_on_while_workers_come_and_go(start: Start, program: str, framework: str) -> None:
-    need(framework)
+    needs(framework)
     job = start(program, "--epochs", "1000000")
     job.next_line(" with 1 workers: loss")
     job.hosts("localhost:2")
@@ -61,7 +49,7 @@ def test_the_examples_go_on_while_workers_come_and_go(start: Start, program: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "framework"), PROGRAMS)
 def test_the_examples_learn(start: Start, program: str, framework: str) -> None:
-    need(framework)
+    needs(framework)
     job = start(program)
     assert job.end() == 0, job.text
     assert re.search(r"^1 workers in the end, test accuracy 9", job.text, re.MULTILINE), job.text

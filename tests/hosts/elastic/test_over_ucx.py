@@ -8,51 +8,26 @@ import random
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.elastic.job import Job, Start
 from tests.job import LIMIT_SECONDS
 
-from .conftest import UCX_LIBRARY, TestBeds, network_shell
-from .network_test_bed import NetworkTestBed
-from .test_elastic import jobs, wait_for_states
-
-if not UCX_LIBRARY.exists():
-    pytest.skip("no UCX of MPICH's wheel beside this Python", allow_module_level=True)
+from ..conftest import UCX_LIBRARY, TestBeds, network_shell
+from .test_elastic import wait_for_states
 
 COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
 HEARTBEAT = 5
 RECOVERY_SECONDS = 2  # from the death of a worker to the next commit of the others
 
-Start = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("ucx")
 
 
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Returns a function that launches an elastic job on h1: `start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")`."""
-    monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY))
-    started: list[Any] = []
-
-    def run(test_bed: NetworkTestBed, *options: str, hosts: str, shell: str = "", is_static: bool = False) -> Any:
-        launcher = test_bed.command("h1", [sys.executable, "-m", "perseus_like.launch"])
-        network = ("--remote-shell", shell or test_bed.remote_shell, "--network-interfaces", "eth0", "--tcp")
-        program = ("train_numpy.py", ("0.02",))
-        started.append(jobs.Job(tmp_path, *program, (*network, *options), hosts, launcher, is_static))
-        return started[-1]
-
-    yield run
-    for job in started:
-        if job.process.poll() is None:
-            job.process.terminate()
-        job.process.communicate(timeout=LIMIT_SECONDS)
-
-
-def members(job: Any) -> dict[int, str]:
+def members(job: Job) -> dict[int, str]:
     """Reads until all workers of the next generation train. Returns the host of each one, by its process id."""
     job.next_line("perseusrun: generation ")
     size = job.next_event("start")["size"]
@@ -61,7 +36,7 @@ def members(job: Any) -> dict[int, str]:
     return hosts_in(last_starts(job))
 
 
-def last_starts(job: Any) -> list[dict[str, Any]]:
+def last_starts(job: Job) -> list[dict[str, Any]]:
     """Returns the reports of the workers that have begun to train in the last generation."""
     begin = max(number for number, line in enumerate(job.lines) if line.startswith("perseusrun: generation "))
     events = [json.loads(line) for line in job.lines[begin:] if line.startswith("{")]
@@ -76,10 +51,9 @@ def without(host: str, members: dict[int, str]) -> dict[int, str]:
     return {pid: each for pid, each in members.items() if each != host}
 
 
-def finish(job: Any) -> None:
+def finish(job: Job) -> None:
     """Ends the training, and checks it and what each worker has reported."""
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
     steps: dict[int, int] = {}
     committed = 0
     for event in job.events:

@@ -2,68 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import select
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.elastic.job import Job, Start
 from tests.job import LIMIT_SECONDS, wait_until
 
-from .conftest import TestBeds, network_shell
-from .network_test_bed import NetworkTestBed
+from ..conftest import TestBeds, network_shell
+from ..network_test_bed import NetworkTestBed
 
-_specification = importlib.util.spec_from_file_location(
-    "elastic_jobs", Path(__file__).parent.parent / "elastic/conftest.py"
-)
-assert _specification is not None
-assert _specification.loader is not None
-jobs = importlib.util.module_from_spec(_specification)
-_specification.loader.exec_module(jobs)
-
-Start = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("mpirun")
 
 # An agent of the launcher that does not answer for this time is lost, also on a machine that is too busy.
 HEARTBEAT = 10
 
 
-@pytest.fixture
-def start(mpirun: None, tmp_path: Path) -> Iterator[Start]:
-    """Returns a function that launches an elastic job on h1.
-
-    For example: `start(test_bed, "--min-np", "2", hosts="h1:1,h2:1")`.
-    """
-    started: list[Any] = []
-
-    def run(
-        test_bed: NetworkTestBed,
-        *options: str,
-        hosts: str,
-        program: str = "train_numpy.py",
-        pause: str = "0.02",
-        shell: str = "",
-        is_static: bool = False,
-    ) -> Any:
-        launcher = test_bed.command("h1", [sys.executable, "-m", "perseus_like.launch"])
-        network = ("--remote-shell", shell or test_bed.remote_shell, "--network-interfaces", "eth0", "--tcp")
-        started.append(jobs.Job(tmp_path, program, (pause,), (*network, *options), hosts, launcher, is_static))
-        return started[-1]
-
-    yield run
-    for job in started:
-        if job.process.poll() is None:
-            job.process.terminate()
-        job.process.communicate(timeout=LIMIT_SECONDS)
-
-
-def rank_of(job: Any, rank: int) -> int:
+def rank_of(job: Job, rank: int) -> int:
     """Returns the process id of a rank in the last generation that has started."""
     return int(
         next(event["pid"] for event in reversed(job.events) if event["kind"] == "start" and event["rank"] == rank)
@@ -81,8 +41,7 @@ def test_a_worker_is_killed_and_a_host_joins(program: str, test_beds: TestBeds, 
     job.commit_of(3)
     job.hosts("h1:1,h2:1,h3:2")
     job.commit_of(4)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_each_worker_has_the_name_of_its_host(test_beds: TestBeds, start: Start) -> None:
@@ -102,11 +61,10 @@ def test_a_new_host_goes_on_alone_before_its_first_commit(test_beds: TestBeds, s
         job.next_event("start", lambda event: bool(event["size"] == 2))
     os.kill(rank_of(job, 0), signal.SIGKILL)  # rank 0 is on h2, whose agent had the only commits
     job.next_line("1 workers on h1:1")
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
-def lose_the_only_state(test_bed: NetworkTestBed, start: Start, seconds: int, *options: str) -> Any:
+def lose_the_only_state(test_bed: NetworkTestBed, start: Start, seconds: int, *options: str) -> Job:
     """Kills the only worker, which is on h2. h1 could train at once, but has no state. h2 returns after `seconds`."""
     cooldown = ("--blacklist-cooldown-range", str(seconds), str(seconds))
     job = start(test_bed, "--min-np", "1", "--max-np", "1", *cooldown, *options, hosts="h2:1,h1:1")
@@ -119,8 +77,7 @@ def lose_the_only_state(test_bed: NetworkTestBed, start: Start, seconds: int, *o
 def test_a_host_with_the_only_state_returns(test_beds: TestBeds, start: Start) -> None:
     job = lose_the_only_state(test_beds(2), start, 1)
     job.commit_of(1)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_the_wait_for_the_only_state_ends(test_beds: TestBeds, start: Start) -> None:
@@ -138,8 +95,7 @@ def test_a_host_of_a_fixed_list_returns(test_beds: TestBeds, start: Start) -> No
     job.next_line("a worker on h2 has died; the job does not use this host for 1 s")
     job.next_line("generation 2: 1 workers on h1:1")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 def test_a_host_in_a_single_answer_costs_nothing(test_beds: TestBeds, start: Start, tmp_path: Path) -> None:
@@ -184,8 +140,7 @@ def test_a_remote_shell_that_prints_lines(test_beds: TestBeds, start: Start, tmp
             continue  # it has ended
         assert secret not in line
         assert b"--host-discovery-script" in line or b"hidden-value" not in line  # the line that the user wrote
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
     starts = [event for event in job.events if event["kind"] == "start"]
     assert all(event["has_right_variables"] for event in starts), job.text
 
@@ -212,8 +167,7 @@ def test_a_job_that_is_stopped_and_continued(test_beds: TestBeds, start: Start) 
     os.kill(job.process.pid, signal.SIGCONT)
     last = job.commit_of(2)["step"]
     job.next_event("commit", lambda event: event["step"] > last + 50)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
     assert not any("perseusrun:" in line for line in job.lines[before:]), job.text
 
 
@@ -226,8 +180,7 @@ def test_rank_0_is_killed_and_its_host_leaves(framework: str, test_beds: TestBed
     os.kill(rank_of(job, 0), signal.SIGKILL)
     job.next_line("a worker on h2 has died; the job does not use this host any more")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.slow
@@ -238,8 +191,7 @@ def test_a_host_crashes(test_beds: TestBeds, start: Start) -> None:
     test_bed.crash("h3")
     assert "the job does not use it any more" in job.next_line("h3 does not answer any more")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.slow
@@ -256,8 +208,7 @@ def test_a_host_whose_agent_does_not_answer(test_beds: TestBeds, start: Start) -
             os.kill(pid, signal.SIGSTOP)
     job.next_line("h3 does not answer any more")
     job.commit_of(2)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.slow
@@ -276,8 +227,7 @@ def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: 
         test_bed.cut(lost)
         job.next_line(f"{lost} does not answer any more; the job does not use it any more")
         assert job.commit_of(2)["step"] > before["step"]
-        assert job.finish() == 0, job.text
-        job.assert_trained()
+        job.finish_trained()
         assert {pid for host in test_bed.hosts for pid in test_bed.processes(host)} <= servers
 
 
@@ -294,8 +244,7 @@ def test_workers_are_killed_at_random_moments(test_beds: TestBeds, start: Start)
         os.kill(rank_of(job, chance.randrange(size)), signal.SIGKILL)
         job.next_line("has died; the job does not use this host")
     job.commit_of(3)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
 
 
 @pytest.mark.slow
@@ -321,5 +270,4 @@ def test_a_host_that_cannot_be_reached(test_beds: TestBeds, start: Start) -> Non
     job = start(test_beds(1), "--min-np", "1", "--mpi", hosts="h1:1,h9:1")
     job.next_line("h9 cannot be reached, or its agent does not start; the job does not use it any more")
     job.commit_of(1)
-    assert job.finish() == 0, job.text
-    job.assert_trained()
+    job.finish_trained()
