@@ -119,6 +119,24 @@ def run_to_end(
         pytest.fail(f"the command did not end within {LIMIT_SECONDS} s\n" + "\n".join(text[-12000:] for text in texts))
 
 
+def start_process(command: Sequence[object], folder: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
+    """Starts a command, with these environment variables beside the test's own. Its stdout has its stderr, too."""
+    return subprocess.Popen(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def outputs_of(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Waits for the end of these processes, and returns what each of them has written."""
+    return [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+
+
 def wait_until(condition: Callable[[], Value], what: str | Callable[[], str]) -> Value:
     """Returns the first true value of `condition()`.
 

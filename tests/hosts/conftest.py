@@ -7,13 +7,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, wait_until
 
 from .links import Links, why_unsupported
 from .network_test_bed import NetworkTestBed
@@ -79,6 +80,27 @@ def ucx(monkeypatch: pytest.MonkeyPatch) -> None:
     if not UCX_LIBRARY.exists():
         pytest.skip("no UCX of MPICH's wheel beside this Python")
     monkeypatch.setenv("PERSEUS_UCX_LIBRARY", str(UCX_LIBRARY))
+
+
+def processes_of(test_bed: NetworkTestBed) -> set[int]:
+    return {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
+
+
+def line_of(pid: int) -> str:
+    """Returns the command line of a process, or an empty text if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def wait_until_nothing_is_left(test_bed: NetworkTestBed, others: AbstractSet[int] = frozenset()) -> None:
+    """Waits until no host has a process, except `others`."""
+
+    def left() -> dict[int, str]:
+        return {pid: line_of(pid) for pid in processes_of(test_bed) - others}
+
+    wait_until(lambda: not left(), lambda: f"processes are left: {left()}")
 
 
 def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.job import LIMIT_SECONDS
+from tests.job import outputs_of, start_process
 
 from .conftest import UCX_LIBRARY
 from .network_test_bed import NetworkTestBed
@@ -103,17 +102,9 @@ def torchrun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str
             for node, host in enumerate(test_bed.hosts):
                 line = [python, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--node-rank", str(node)]
                 line += ["--nproc-per-node", str(2 // hosts), "--master-addr", test_bed.address("h1")]
-                agents.append(
-                    subprocess.Popen(
-                        test_bed.command(host, [*line, "--master-port", "29500", "train.py"], folder),
-                        env={**os.environ, "OMP_NUM_THREADS": "1"},
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        text=True,
-                    )
-                )
-            yield "\n".join(agent.communicate(timeout=LIMIT_SECONDS)[0] for agent in agents)
+                line += ["--master-port", "29500", "train.py"]
+                agents.append(start_process(test_bed.command(host, line, folder)))
+            yield "\n".join(outputs_of(agents))
 
 
 def srun(hosts: int, python: str, folder: Path, starts: int) -> Iterator[str]:
@@ -127,16 +118,9 @@ def of_one_driver(text: str, *words: str) -> Callable[[str, Path, int], Iterator
         (folder / "driver.py").write_text(text)
         variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # workers are not slower than others
         variables |= {"PYSPARK_PYTHON": python, "CUDA_VISIBLE_DEVICES": ""}
-        variables |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-        driver = subprocess.Popen(
-            [python, "driver.py", str(folder / "train.py"), str(starts), *words],
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        variables |= {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
+        command = [python, "driver.py", folder / "train.py", starts, *words]
+        driver = start_process(command, folder, **variables)
         assert driver.stdout is not None
         output = ""
         for line in driver.stdout:

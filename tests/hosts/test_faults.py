@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, run_to_end, wait_until, wait_until_stopped
+from tests.job import LIMIT_SECONDS, run_to_end, start_process, wait_until, wait_until_stopped
 
-from .conftest import OnHosts, TestBeds, launch_line
+from .conftest import OnHosts, TestBeds, launch_line, line_of, wait_until_nothing_is_left
 from .network_test_bed import NetworkTestBed
 
 # A host counts as lost after this number of seconds without an answer.
@@ -98,13 +98,6 @@ class Job:
         return self.process.returncode, "".join(self.output)
 
 
-def _line_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
 Start = Callable[..., Job]
 
 
@@ -117,20 +110,8 @@ def start(test_beds: TestBeds, tmp_path: Path, transport: str) -> Iterator[Start
         test_bed = test_beds(hosts)
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
-        process = subprocess.Popen(
-            [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2), transport), sys.executable, str(file)],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT),
-                **environment,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2), transport), sys.executable, file]
+        process = start_process(line, tmp_path, **{"PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT), **environment})
         started.append(process)
         job = Job(test_bed, process)
         while len(job.pids) < 2 * hosts:
@@ -142,13 +123,6 @@ def start(test_beds: TestBeds, tmp_path: Path, transport: str) -> Iterator[Start
     for process in started:
         process.kill()
         process.communicate()
-
-
-def wait_until_nothing_is_left(test_bed: NetworkTestBed) -> None:
-    def left() -> list[int]:
-        return [pid for host in test_bed.hosts for pid in test_bed.processes(host)]
-
-    wait_until(lambda: not left(), lambda: f"processes are left: {[_line_of(pid) for pid in left()]}")
 
 
 def unanswered_probes(pid: int) -> int:
@@ -297,7 +271,7 @@ def test_a_host_that_is_cut_before_the_start_is_named(
 
 def test_no_process_outlives_a_launcher_that_is_killed(start: Start) -> None:
     job = start(SLEEP)
-    assert "perseus_like.launch -np" in _line_of(job.process.pid)
+    assert "perseus_like.launch -np" in line_of(job.process.pid)
     job.process.kill()
     job.end()
 

@@ -11,10 +11,11 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import needs, outputs_of, start_process
 
 from .conftest import UCX_LIBRARY, TestBeds
 from .network_test_bed import NetworkTestBed
@@ -98,8 +99,7 @@ def start(
     (folder / "program.py").write_text(textwrap.dedent(program))
     ranks = []
     for rank in range(per_host * len(test_bed.hosts)):
-        environment = {
-            **os.environ,
+        environment: dict[str, Any] = {
             "MASTER_ADDR": test_bed.address("h1"),
             "MASTER_PORT": "29502",
             "RANK": str(rank),
@@ -111,21 +111,8 @@ def start(
             **variables,
         }
         line = test_bed.command(test_bed.hosts[rank // per_host], [sys.executable, "program.py"], folder)
-        ranks.append(
-            subprocess.Popen(
-                line,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        ranks.append(start_process(line, **environment))
     return ranks
-
-
-def outputs_of(ranks: list[subprocess.Popen[str]]) -> list[str]:
-    return [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
 
 
 def test_collectives(test_beds: TestBeds, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.elastic.job import Job, Start
 from tests.job import LIMIT_SECONDS, wait_until
 
-from ..conftest import TestBeds, network_shell
+from ..conftest import TestBeds, network_shell, processes_of
 from ..network_test_bed import NetworkTestBed
 
 pytestmark = pytest.mark.usefixtures("mpirun")
@@ -220,7 +220,7 @@ def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: 
     """
     test_bed = test_beds(3)
     with network_shell(test_bed, tmp_path) as shell:
-        servers = {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
+        servers = processes_of(test_bed)
         options = ("--min-np", "2", "-x", f"PERSEUS_HEARTBEAT_TIMEOUT={HEARTBEAT}")
         job = start(test_bed, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
         before = job.commit_of(3)
@@ -228,7 +228,7 @@ def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: 
         job.next_line(f"{lost} does not answer any more; the job does not use it any more")
         assert job.commit_of(2)["step"] > before["step"]
         job.finish_trained()
-        assert {pid for host in test_bed.hosts for pid in test_bed.processes(host)} <= servers
+        assert processes_of(test_bed) <= servers
 
 
 @pytest.mark.slow

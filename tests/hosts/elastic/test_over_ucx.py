@@ -17,7 +17,7 @@ import pytest
 from tests.elastic.job import Job, Start
 from tests.job import LIMIT_SECONDS
 
-from ..conftest import UCX_LIBRARY, TestBeds, network_shell
+from ..conftest import UCX_LIBRARY, TestBeds, network_shell, processes_of
 from .test_elastic import wait_for_states
 
 COOLDOWN = ("--blacklist-cooldown-range", "1", "1")
@@ -220,7 +220,7 @@ def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: 
     """The remote shell is cut, too. The processes on this host end by themselves."""
     test_bed = test_beds(3)
     with network_shell(test_bed, tmp_path) as shell:
-        servers = {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
+        servers = processes_of(test_bed)
         options = ("--min-np", "2", "-x", f"PERSEUS_HEARTBEAT_TIMEOUT={HEARTBEAT}")
         job = start(test_bed, *options, hosts="h2:1,h1:1,h3:1", shell=shell)
         first = members(job)
@@ -230,7 +230,7 @@ def test_a_cable_is_cut(lost: str, test_beds: TestBeds, start: Start, tmp_path: 
         assert members(job) == without(lost, first)
         job.commit_of(2)
         finish(job)
-        assert {pid for host in test_bed.hosts for pid in test_bed.processes(host)} <= servers
+        assert processes_of(test_bed) <= servers
 
 
 @pytest.mark.slow

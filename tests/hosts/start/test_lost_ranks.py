@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import needs, outputs_of, start_process
 
 from ..conftest import TestBeds
 
@@ -59,26 +57,16 @@ def test_survivors_raise(exchange: int, test_beds: TestBeds, tmp_path: Path) -> 
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     address = test_bed.address("h2")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PERSEUS_START_TIMEOUT": "600"}
-    ranks = [
-        subprocess.Popen(
-            test_bed.command(
-                f"h{1 + rank // 2}",
-                [sys.executable, str(program), str(rank), address, str(exchange)],
-                tmp_path,
-            ),
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(4)
-    ]
+    ranks = []
+    for rank in range(4):
+        command = [sys.executable, str(program), str(rank), address, str(exchange)]
+        line = test_bed.command(f"h{1 + rank // 2}", command, tmp_path)
+        ranks.append(start_process(line, PERSEUS_START_TIMEOUT="600"))
     try:
-        outputs = [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
+        outputs = outputs_of(ranks)
     finally:
-        for rank in ranks:
-            rank.kill()
+        for each in ranks:
+            each.kill()
     assert ranks[0].returncode == -9, outputs[0]
     for text in outputs[1:]:
         assert "raised PeerLostError" in text, outputs

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, wait_until
+from tests.job import LIMIT_SECONDS
 
-from ..conftest import UCX_LIBRARY, TestBeds, network_shell
+from ..conftest import UCX_LIBRARY, TestBeds, line_of, network_shell, processes_of, wait_until_nothing_is_left
 from ..network_test_bed import NetworkTestBed
 
 if not UCX_LIBRARY.exists():
@@ -100,25 +100,8 @@ class Job:
     def end(self) -> tuple[int, str]:
         """Waits for the end, and until no host has a process. Returns the exit code, and the output since the start."""
         output = self.process.communicate(timeout=LIMIT_SECONDS)[0]
-        self.wait_until_nothing_is_left()
+        wait_until_nothing_is_left(self.test_bed, self.others)
         return self.process.returncode, output
-
-    def wait_until_nothing_is_left(self) -> None:
-        def left() -> dict[int, str]:
-            return {pid: _line_of(pid) for pid in processes_of(self.test_bed) - self.others}
-
-        wait_until(lambda: not left(), lambda: f"processes are left: {left()}")
-
-
-def processes_of(test_bed: NetworkTestBed) -> set[int]:
-    return {pid for host in test_bed.hosts for pid in test_bed.processes(host)}
-
-
-def _line_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 Start = Callable[..., Job]
@@ -175,14 +158,14 @@ def start(test_beds: TestBeds, tmp_path: Path) -> Iterator[Start]:
 
 def processes_of_launcher(job: Job) -> list[int]:
     """Returns the processes that run the launcher's program: the launcher itself, and its guard."""
-    return [pid for pid in job.test_bed.processes("h1") if "perseus_like.launch -np" in _line_of(pid)]
+    return [pid for pid in job.test_bed.processes("h1") if "perseus_like.launch -np" in line_of(pid)]
 
 
 def starter_of(job: Job, rank: int) -> int:
     """Returns the process that starts the ranks of a rank's host."""
     rank_main = int(Path(f"/proc/{job.pids[rank]}/stat").read_text().rpartition(")")[2].split()[1])
     starter = int(Path(f"/proc/{rank_main}/stat").read_text().rpartition(")")[2].split()[1])
-    assert "host_main.py" in _line_of(starter)
+    assert "host_main.py" in line_of(starter)
     return starter
 
 
@@ -196,7 +179,7 @@ def test_collectives_and_output(start: Start, tmp_path: Path) -> None:
         expected = [*(f"line {number}" for number in range(100)), f"read {'an input of rank 0' if rank == 0 else ''}"]
         assert [line for line in lines if "UCX" not in line] == expected
         assert (tmp_path / f"logs/rank.{rank}/stdout").read_text().splitlines() == lines
-    job.wait_until_nothing_is_left()
+    wait_until_nothing_is_left(job.test_bed, job.others)
 
 
 def test_rank_0_is_on_another_host(start: Start, test_beds: TestBeds) -> None:
@@ -358,7 +341,7 @@ def test_no_secret_is_on_a_command_line(start: Start) -> None:
     job.wait_until_up()
     environment = Path(f"/proc/{job.pids[2]}/environ").read_text()
     secret = next(each for each in environment.split("\0") if each.startswith("PERSEUS_TCP_RENDEZVOUS=")).split()[-1]
-    lines = [_line_of(pid) for pid in processes_of(job.test_bed)]
+    lines = [line_of(pid) for pid in processes_of(job.test_bed)]
     assert any("host_main.py" in line for line in lines)
     assert "WORD=hush" in environment.split("\0")
     assert len(secret) == 64

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs, wait_until
+from tests.job import LIMIT_SECONDS, needs, start_process, wait_until
 
 from ..conftest import TestBeds
 from ..network_test_bed import NetworkTestBed
@@ -80,20 +80,10 @@ def agents(test_bed: NetworkTestBed | None, folder: Path, backend: str) -> list[
         if test_bed is None and backend == "static":
             where = []  # torchrun takes PET_MASTER_PORT, which tests/conftest.py has reserved
         command = [*line, *where, "program.py"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if test_bed is None:
-            environment["PERSEUS_MPI_LIBRARY"] = "/nowhere/libmpi.so"  # one host needs no MPI
-        processes.append(
-            subprocess.Popen(
-                test_bed.command(host, command, folder) if test_bed else command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        if test_bed is None:  # one host needs no MPI
+            processes.append(start_process(command, folder, PERSEUS_MPI_LIBRARY="/nowhere/libmpi.so"))
+        else:
+            processes.append(start_process(test_bed.command(host, command, folder), folder))
     return processes
 
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs, wait_until
+from tests.job import LIMIT_SECONDS, needs, outputs_of, start_process, wait_until
 
 from ..conftest import TestBeds
 from ..network_test_bed import NetworkTestBed
@@ -88,7 +89,7 @@ while True:
 
 
 def torchrun(
-    test_bed: NetworkTestBed, arguments: list[str], folder: Path, **environment: str
+    test_bed: NetworkTestBed, arguments: list[str], folder: Path, **environment: Any
 ) -> list[subprocess.Popen[str]]:
     """Starts torchrun with two ranks on each host. Each process returns the output of its host's ranks."""
     line = [
@@ -102,14 +103,7 @@ def torchrun(
     ]
     line += ["--master-addr", test_bed.address("h1"), "--master-port", "29500"]
     return [
-        subprocess.Popen(
-            test_bed.command(host, [*line, "--node-rank", str(node), *arguments], folder),
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        start_process(test_bed.command(host, [*line, "--node-rank", str(node), *arguments], folder), **environment)
         for node, host in enumerate(test_bed.hosts)
     ]
 
@@ -117,7 +111,7 @@ def torchrun(
 def test_training_equals_one_process(test_beds: TestBeds, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(STEP))
     processes = torchrun(test_beds(2), ["program.py"], tmp_path)
-    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    outputs = outputs_of(processes)
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     assert sorted(re.findall(r"done (\d)", "".join(outputs))) == ["0", "1", "2", "3"]
 
@@ -127,7 +121,7 @@ def test_the_lines_of_the_readme(test_beds: TestBeds, tmp_path: Path) -> None:
     (lines,) = re.findall(r"```python\n(import torch\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(lines)
     processes = torchrun(test_beds(2), ["train.py"], tmp_path)
-    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    outputs = outputs_of(processes)
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     assert sorted(re.findall(r"rank (\d) of 4: loss", "".join(outputs))) == ["0", "1", "2", "3"]
 
@@ -147,19 +141,10 @@ print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size
 def test_ranks_without_torch(test_beds: TestBeds, tmp_path: Path) -> None:
     """Rank 0 listens at the address of MASTER_ADDR only."""
     test_bed = test_beds(2)
-    common = {"WORLD_SIZE": "4", "MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
-    processes = [
-        subprocess.Popen(
-            test_bed.command(test_bed.hosts[rank // 2], [sys.executable, "-c", WITHOUT_TORCH], tmp_path),
-            env={**os.environ, **common, "RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    common: dict[str, Any] = {"WORLD_SIZE": "4", "MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    lines = [test_bed.command(test_bed.hosts[rank // 2], command, tmp_path) for rank in range(4)]
+    outputs = outputs_of([start_process(line, RANK=str(rank), **common) for rank, line in enumerate(lines)])
     for rank, output in enumerate(outputs):
         assert f"rank {rank} of 4, {rank % 2} of 2: {{6.0}}\n" in output, outputs
     assert f"ranks meet at {test_bed.address('h1')} port 29501 without a secret" in outputs[0]
@@ -171,7 +156,7 @@ def test_collectives_and_messages(test_beds: TestBeds, tmp_path: Path) -> None:
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:tmpdir", "--no-header", "--tb=short"]
     program = ["-m", "pytest", *options, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *files]
     processes = torchrun(test_beds(2), program, tmp_path, PERSEUS_IN_WORLD="1")
-    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    outputs = outputs_of(processes)
     assert [process.returncode for process in processes] == [0, 0], "\n".join(text[-6000:] for text in outputs)
     assert len(re.findall(r"\d+ passed", "".join(outputs))) == 4
 
@@ -193,7 +178,7 @@ def test_a_rank_that_is_killed(test_beds: TestBeds, tmp_path: Path) -> None:
     os.kill(int(up["3"]), signal.SIGKILL)
     for rank in ("0", "1"):
         wait_for_end(int(up[rank]))
-    outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+    outputs = outputs_of(processes)
     assert all(process.returncode != 0 for process in processes)
     for number in (0, 1):
         assert re.search(rf"raised {number} .*rank 3 on h2", printed()) or "rank 3 on h2" in outputs[0], (
