@@ -16,6 +16,10 @@ import pytest
 
 from tests.job import Job, Start, jobs_in
 
+# Every rank of a world runs the tests in in_world/.
+IS_IN_WORLD = "PERSEUS_IN_WORLD" in os.environ
+collect_ignore_glob = [] if IS_IN_WORLD else ["*/in_world"]
+
 ROOT = Path(__file__).parent.parent.resolve()
 # This folder has one virtual environment for each MPI. It is renewed with the wheel.
 CACHE = ROOT / ".venv-mpi"
@@ -77,9 +81,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def outside_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes to an empty folder, because `python -m` and `python -c` import from the working directory first."""
-    monkeypatch.chdir(tmp_path)
+def outside_the_source_tree(request: pytest.FixtureRequest) -> None:
+    """Changes to an empty folder, because `python -m` and `python -c` import from the working directory first.
+
+    A world was started in another folder, and its ranks need no folders of their own.
+    """
+    if not IS_IN_WORLD:
+        request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
 
 
 @pytest.fixture

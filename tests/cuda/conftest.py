@@ -13,8 +13,6 @@ import pytest
 
 from tests.job import run_to_end
 
-collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
-
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILT = ROOT / "build" / "core" / "tests" / "cpp"

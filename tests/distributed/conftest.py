@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.job import TORCH_HEAD, Job, Start
-
-collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ The tests in in_world/ run on every rank of a world that test_worlds.py starts.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.job import NUMPY_HEAD, PERSEUSRUN, Job, Start
-
-collect_ignore = [] if "PERSEUS_IN_WORLD" in os.environ else ["in_world"]
 
 Ranks = Callable[..., Job]
 Mpirun = Callable[..., Job]

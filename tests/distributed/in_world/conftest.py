@@ -32,8 +32,3 @@ def rank() -> int:
 @pytest.fixture
 def size() -> int:
     return dist.get_world_size()
-
-
-@pytest.fixture(autouse=True)
-def outside_the_source_tree() -> None:
-    """Does nothing: the world was started outside the source tree, and its ranks need no folders of their own."""

@@ -20,8 +20,3 @@ def world() -> Iterator[None]:
 def together() -> None:
     hvd.barrier()
     torch.manual_seed(17)
-
-
-@pytest.fixture(autouse=True)
-def outside_the_source_tree() -> None:
-    """Does nothing: the world was started outside the source tree, and its ranks need no folders of their own."""

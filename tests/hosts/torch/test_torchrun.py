@@ -92,16 +92,8 @@ def torchrun(
     test_bed: NetworkTestBed, arguments: list[str], folder: Path, **environment: Any
 ) -> list[subprocess.Popen[str]]:
     """Starts torchrun with two ranks on each host. Each process returns the output of its host's ranks."""
-    line = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes",
-        str(len(test_bed.hosts)),
-        "--nproc-per-node",
-        "2",
-    ]
-    line += ["--master-addr", test_bed.address("h1"), "--master-port", "29500"]
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(test_bed.hosts))]
+    line += ["--nproc-per-node", "2", "--master-addr", test_bed.address("h1"), "--master-port", "29500"]
     return [
         start_process(test_bed.command(host, [*line, "--node-rank", str(node), *arguments], folder), **environment)
         for node, host in enumerate(test_bed.hosts)

@@ -43,8 +43,3 @@ def same_seed() -> None:
 def two_ranks(size: int) -> None:
     if size < 2:
         pytest.skip("the test needs two ranks")
-
-
-@pytest.fixture(autouse=True)
-def outside_the_source_tree() -> None:
-    """Does nothing. The world was started in another folder, and its ranks need no folders of their own."""
