@@ -289,6 +289,11 @@ class Job:
         self._check_that_nothing_is_left()
         return self
 
+    def succeeded(self) -> Job:
+        """Asserts that the job, which has ended, has the exit code 0. Returns the job."""
+        assert self.code == 0, str(self)
+        return self
+
     def _check_that_nothing_is_left(self) -> None:
         sockets = set(Path("/proc/net/unix").read_text().split())
         for facts in self.all_facts():

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.job import Job, Start, python_of
 
-Run = Callable[..., Job]
-
 
 @pytest.fixture
-def run(run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Returns a function that runs `perseusrun -np 2 [options] python program.py` where accelerate is installed."""
     python = python_of("torch-clients")
     for name in os.environ:
@@ -28,8 +25,8 @@ def run(run_job: Start, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.slow
-def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
-    done = run(
+def test_an_accelerator_trains_on_all_ranks(run: Start, tmp_path: Path) -> None:
+    run(
         """
         import torch
         from accelerate import Accelerator
@@ -50,14 +47,13 @@ def test_an_accelerator_trains_on_all_ranks(run: Run, tmp_path: Path) -> None:
         with open(f"rank{accelerator.process_index}.txt", "w") as file:
             print(accelerator.distributed_type, accelerator.num_processes, seen, file=file)
         """
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     reports = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
     assert reports == [f"DistributedType.MULTI_CPU 2 {seen}\n" for seen in ([0.0, 2.0], [4.0, 6.0])]
 
 
 @pytest.mark.slow
-def test_a_state_of_one_process_is_an_error(run: Run) -> None:
+def test_a_state_of_one_process_is_an_error(run: Start) -> None:
     """It is an error if accelerate would train in one process. PartialState() does not read ACCELERATE_USE_CPU."""
     done = run(
         """
@@ -97,11 +93,10 @@ with open(f"rank{accelerator.process_index}.txt", "w") as file:
 
 
 @pytest.mark.slow
-def test_losses_as_gloo_are_those_of_gloo(run: Run, tmp_path: Path) -> None:
+def test_losses_as_gloo_are_those_of_gloo(run: Start, tmp_path: Path) -> None:
     said = []
     for options in (["--no-torch"], ["--no-torch", "--as-gloo"], ["--as-gloo"]):
-        done = run(TRAINS, *options)
-        assert done.code == 0, done.stdout
+        run(TRAINS, *options).succeeded()
         said.append([(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)])
     over_gloo, *ours = said
     assert over_gloo[0].startswith("gloo False 2 [")

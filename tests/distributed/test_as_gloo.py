@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from tests.job import LIMIT_SECONDS, Job
-
-Program = Callable[..., Job]
+from tests.job import LIMIT_SECONDS, Job, Start
 
 LOOK = """
 from perseus_like.torch.distributed.process_group import PerseusGroup
@@ -71,18 +68,18 @@ def forms(done: Job) -> None:
 
 
 @pytest.mark.slow
-def test_by_perseusruns_option(program: Program, forms_text: str) -> None:
+def test_by_perseusruns_option(program: Start, forms_text: str) -> None:
     forms(program("perseusrun", 2, forms_text, options=["--as-gloo"]))
 
 
 @pytest.mark.slow
-def test_by_the_variable_under_torchrun(program: Program, forms_text: str) -> None:
+def test_by_the_variable_under_torchrun(program: Start, forms_text: str) -> None:
     forms(program("torchrun", 2, forms_text, PERSEUS_AS_GLOO="1"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exported", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=str)
-def test_by_the_variable_under_mpirun(exported: dict[str, str], forms_text: str, program: Program) -> None:
+def test_by_the_variable_under_mpirun(exported: dict[str, str], forms_text: str, program: Start) -> None:
     """Intel's pages export MASTER_ADDR alone, which torch's own rendezvous cannot use without a rank."""
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
@@ -91,7 +88,7 @@ def test_by_the_variable_under_mpirun(exported: dict[str, str], forms_text: str,
 
 
 @pytest.mark.slow
-def test_by_the_function(program: Program) -> None:
+def test_by_the_function(program: Start) -> None:
     """Groups that exist stay gloo's. New ones of all ranks are ours, and after that those of some ranks, too."""
     done = program(
         "torchrun",
@@ -112,8 +109,7 @@ if dist.get_rank() < 2:
 look(pairs[1])
 dist.destroy_process_group()
 """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     pair = ["gloo gloo False [3.0, 3.0]", OURS]
     world = "gloo gloo {} [6.0, 6.0]"
     for rank in (0, 1, 2):
@@ -123,7 +119,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_beside_another_backend_for_cuda(program: Program) -> None:
+def test_beside_another_backend_for_cuda(program: Start) -> None:
     """torch's `fake` backend stands for NCCL."""
     done = program(
         "perseusrun",
@@ -138,8 +134,7 @@ report(type(dist.group.WORLD._get_backend(torch.device("cuda"))).__name__)
 dist.destroy_process_group()
 """,
         PERSEUS_AS_GLOO="1",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     for rank in (0, 1):
         *looks, fake = done.reports_of(rank).splitlines()
         assert [each.partition(" ")[2] for each in looks] == [OURS.partition(" ")[2]] * 2
@@ -147,7 +142,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_cuda_tensors_stay_with_gloo(program: Program) -> None:
+def test_cuda_tensors_stay_with_gloo(program: Start) -> None:
     """Without a GPU, torch is made to believe in one while the group is made."""
     done = program(
         "perseusrun",
@@ -163,8 +158,7 @@ report(type(dist.group.WORLD._get_backend(torch.device("cuda"))).__name__)
 dist.destroy_process_group()
 """,
         PERSEUS_AS_GLOO="1",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.reports_of(0).splitlines() == done.reports_of(1).splitlines() == [OURS, "ProcessGroupGloo"]
 
 
@@ -173,9 +167,8 @@ dist.destroy_process_group()
     reason="torch 2.1's gloo hangs in destroy_process_group: 3 of 20 processes, without this library",
 )
 @pytest.mark.slow
-def test_it_is_off_by_default(program: Program, forms_text: str) -> None:
-    done = program("perseusrun", 2, forms_text, PERSEUS_AS_GLOO="0")
-    assert done.code == 0, done.stdout
+def test_it_is_off_by_default(program: Start, forms_text: str) -> None:
+    done = program("perseusrun", 2, forms_text, PERSEUS_AS_GLOO="0").succeeded()
     for rank in (0, 1):
         lines = done.reports_of(rank).splitlines()
         assert lines[0] == OURS.replace("True", "False")
@@ -184,7 +177,7 @@ def test_it_is_off_by_default(program: Program, forms_text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__.startswith("2.1."), reason="torch 2.1 saves in threads only")
-def test_a_process_of_a_rank_under_an_mpirun_makes_a_world_of_its_own(program: Program, tmp_path: Path) -> None:
+def test_a_process_of_a_rank_under_an_mpirun_makes_a_world_of_its_own(program: Start, tmp_path: Path) -> None:
     """torch's checkpoints are saved by processes of the ranks, which inherit the mpirun's variables."""
     done = program(
         "perseusrun",
@@ -203,8 +196,7 @@ if __name__ == "__main__":
     dist.destroy_process_group()
 """,
         options=["--mpi", "--as-gloo"],
-    )
-    assert done.code == 0, done.output
+    ).succeeded()
     for rank in (0, 1):
         assert done.reports_of(rank) == "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]\n"
 
@@ -263,7 +255,7 @@ steps(model, [], torch.optim.SGD(model.parameters(), lr=1e-2))
         pytest.param(TENSOR_PARALLEL, id="dtensor", marks=pytest.mark.slow),
     ],
 )
-def test_losses_are_those_of_gloo(kind: str, program: Program) -> None:
+def test_losses_are_those_of_gloo(kind: str, program: Start) -> None:
     """A sum of two numbers does not depend on their order, so the losses of two ranks are the same bits."""
     if kind != DDP and not hasattr(fsdp, "fully_shard"):
         pytest.skip(f"torch {torch.__version__} has neither FSDP2 nor this DTensor")
@@ -272,8 +264,7 @@ def test_losses_are_those_of_gloo(kind: str, program: Program) -> None:
         # gloo's own group is left as it is: with torch 2.1, one process in ten hangs or aborts when DDP's group ends.
         end = "dist.destroy_process_group()" if switch == "1" else "dist.barrier()\nos._exit(0)"
         text = f"{TRAINS}{kind}{LOOK}look()\n{end}\n"
-        done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch)
-        assert done.code == 0, done.stdout
+        done = program("torchrun", 2, text, PERSEUS_AS_GLOO=switch).succeeded()
         said.append([done.reports_of(rank).splitlines() for rank in (0, 1)])
     assert [[line.split()[2] for _, line in each] for each in said] == [["False"] * 2, ["True"] * 2]
     assert said[0][0][0] == said[1][0][0]

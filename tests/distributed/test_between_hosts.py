@@ -5,15 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.conftest import UCX_LIBRARY
-from tests.job import PERSEUSRUN, Job
-
-Program = Callable[..., Job]
+from tests.job import PERSEUSRUN, Job, Start
 
 # This command succeeds if a process may have a host name of its own (CLONE_NEWUTS).
 MAY_SET_HOST_NAME = [sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x04000000))"]
@@ -32,7 +29,7 @@ def total():
 
 
 @pytest.fixture
-def on_two_hosts(program: Program) -> Program:
+def on_two_hosts(program: Start) -> Start:
     """Returns a function that runs a program by torchrun on `size` ranks, which seem to be on two hosts."""
     if subprocess.run(MAY_SET_HOST_NAME, check=False).returncode != 0:
         pytest.skip("this process may not set a host name of its own")
@@ -48,7 +45,7 @@ def on_two_hosts(program: Program) -> Program:
 
 
 @pytest.mark.slow
-def test_groups_one_after_the_other(on_two_hosts: Program) -> None:
+def test_groups_one_after_the_other(on_two_hosts: Start) -> None:
     """The ranks of the second group are in another order."""
     done = on_two_hosts(
         3,
@@ -70,8 +67,7 @@ def test_groups_one_after_the_other(on_two_hosts: Program) -> None:
         report(dist.get_rank(), total())
         dist.destroy_process_group()
         """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     for rank in range(3):
         ends = ["2.0"] if rank != 1 else []
         assert done.reports_of(rank).splitlines() == ["store True [7.0]", *ends, f"{2 - rank} [7.0]"]
@@ -85,7 +81,7 @@ def test_groups_one_after_the_other(on_two_hosts: Program) -> None:
         (8, "PeerLostError process group of 3 ranks: a rank ended while the group was being made"),
     ],
 )
-def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Program) -> None:
+def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Start) -> None:
     """The other ranks time out in the store (round 6), or the watch between hosts reports the lost rank (round 8)."""
     done = on_two_hosts(
         3,
@@ -113,14 +109,13 @@ def test_a_rank_that_ends_at_the_start(when: int, error: str, on_two_hosts: Prog
         except RuntimeError as error:
             report(type(error).__name__, error)
         """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     for rank in (0, 1):
         assert done.reports_of(rank).startswith(error), done.stdout
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies(on_two_hosts: Program) -> None:
+def test_a_rank_that_dies(on_two_hosts: Start) -> None:
     done = on_two_hosts(
         4,
         """
@@ -142,7 +137,7 @@ def test_a_rank_that_dies(on_two_hosts: Program) -> None:
         assert "rank 3 on other" in done.reports_of(rank), done.stdout
 
 
-def test_a_group_is_made_while_an_mpi_that_takes_one_call_at_a_time_is_in_use(program: Program) -> None:
+def test_a_group_is_made_while_an_mpi_that_takes_one_call_at_a_time_is_in_use(program: Start) -> None:
     """Rank 1 makes the group only after a reduction that needs rank 0, which is already in new_group()."""
     if not (Path(sys.prefix) / "bin" / "mpirun").exists():
         pytest.skip("no MPICH beside this Python")
@@ -162,6 +157,5 @@ def test_a_group_is_made_while_an_mpi_that_takes_one_call_at_a_time_is_in_use(pr
         """,
         HOROVOD_MPI_THREADS_DISABLE="1",
         HOROVOD_CPU_OPERATIONS="MPI",
-    )
-    assert done.code == 0, done
+    ).succeeded()
     assert [done.reports_of(rank) for rank in range(2)] == ["4.0\n", "4.0\n"], done

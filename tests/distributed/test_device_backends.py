@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.job import Job
-
-Program = Callable[..., Job]
+from tests.job import Start
 
 USES = """
     import perseus_like.torch.distributed
@@ -35,7 +31,7 @@ USES = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backends", ["cpu:gloo,cuda:perseus", "cuda:perseus,cpu:gloo"])
-def test_each_device_has_its_own_backend(backends: str, program: Program) -> None:
+def test_each_device_has_its_own_backend(backends: str, program: Start) -> None:
     done = program(
         "torchrun",
         2,
@@ -59,15 +55,14 @@ def test_each_device_has_its_own_backend(backends: str, program: Program) -> Non
     dist.destroy_process_group()
     report(len(dist.distributed_c10d._world.pg_names))
     """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] False"
     for rank in (0, 1):
         assert done.reports_of(rank).splitlines() == [used, used, "True", "0"]
 
 
 @pytest.mark.slow
-def test_perseus_for_the_cpu_beside_another_backend(program: Program) -> None:
+def test_perseus_for_the_cpu_beside_another_backend(program: Start) -> None:
     """perseus works for the CPU beside another backend, and takes objects and barriers.
 
     torch's `fake` backend takes the place of an accelerator's.
@@ -99,15 +94,14 @@ def test_perseus_for_the_cpu_beside_another_backend(program: Program) -> None:
     report(called[0], "broadcast" in called[1:])
     dist.destroy_process_group()
     """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     for rank in (0, 1):
         used = "[3.0, 3.0] [tensor([0.]), tensor([1.])] [0, 1] True"
         expected = [used, used, "FakeProcessGroup", "barrier True"]
         assert done.reports_of(rank).splitlines() == expected
 
 
-def test_the_backend_nccl_without_nccl_is_an_error(program: Program) -> None:
+def test_the_backend_nccl_without_nccl_is_an_error(program: Start) -> None:
     done = program(
         "perseusrun",
         2,
@@ -118,6 +112,5 @@ def test_the_backend_nccl_without_nccl_is_an_error(program: Program) -> None:
         except (RuntimeError, ValueError) as error:
             report("nccl" in str(error).lower(), dist.is_initialized())
         """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.reports_of(0) == done.reports_of(1) == "True False\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import Job, Start
+from tests.job import Start
 
 from .test_worlds import FILES
 
@@ -20,7 +20,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAM = HERE / "native_group_program.py"
 BUILD = [sys.executable, "-m", "perseus_like.torch.build_group"]
-Program = Callable[..., Job]
 
 
 def build(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -58,8 +57,9 @@ def outcomes(extensions: Path, run_job: Start) -> Callable[[list[str]], list[lis
     """Returns a function that runs the program with a mode for each rank, and returns the lines of each rank."""
 
     def run(modes: list[str]) -> list[list[str]]:
-        done = run_job(len(modes), arguments=[PROGRAM, *modes], joined=True, TORCH_EXTENSIONS_DIR=str(extensions))
-        assert done.code == 0, done.output
+        done = run_job(
+            len(modes), arguments=[PROGRAM, *modes], joined=True, TORCH_EXTENSIONS_DIR=str(extensions)
+        ).succeeded()
         return [(done.folder / f"rank{rank}").read_text().splitlines() for rank in range(len(modes))]
 
     return run
@@ -93,7 +93,7 @@ def test_the_tests_of_groups_pass(names: list[str], extensions: Path, run_job: S
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program) -> None:
+def test_a_killed_rank_ends_the_wait(extensions: Path, program: Start) -> None:
     done = program(
         "perseusrun",
         2,
@@ -120,7 +120,7 @@ def test_a_killed_rank_ends_the_wait(extensions: Path, program: Program) -> None
         assert "rank 1" in line
 
 
-def test_a_module_for_another_torch_is_reported_and_not_used(program: Program, tmp_path: Path) -> None:
+def test_a_module_for_another_torch_is_reported_and_not_used(program: Start, tmp_path: Path) -> None:
     other = tmp_path / "extensions" / "perseus_group" / "torch-2.0.0"
     other.mkdir(parents=True)
     (other / "perseus_group.so").touch()
@@ -134,19 +134,17 @@ def test_a_module_for_another_torch_is_reported_and_not_used(program: Program, t
         dist.destroy_process_group()
         """,
         TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.stdout.count("it was compiled for torch-2.0.0, and this process needs torch-") == 1, done.stdout
 
 
 @pytest.mark.slow
-def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Program, tmp_path: Path) -> None:
+def test_a_damaged_module_is_reported_and_not_used(extensions: Path, program: Start, tmp_path: Path) -> None:
     copy = tmp_path / "extensions"
     shutil.copytree(extensions, copy)
     (file,) = copy.rglob("*.so")
     file.write_bytes(b"no library")
-    done = program("perseusrun", 1, 'dist.init_process_group("perseus")', TORCH_EXTENSIONS_DIR=str(copy))
-    assert done.code == 0, done.stdout
+    done = program("perseusrun", 1, 'dist.init_process_group("perseus")', TORCH_EXTENSIONS_DIR=str(copy)).succeeded()
     assert "the process group in C++ is not used, because" in done.stdout
 
 

@@ -7,7 +7,6 @@ import re
 import socket
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import torch
 import torch.distributed as dist
 
 from perseus_like.torch.compat.core import keeps_identity
-from tests.job import Job, run_to_end
-
-Program = Callable[..., Job]
+from tests.job import Start, run_to_end
 
 
 @pytest.mark.slow
-def test_kinds_of_rendezvous_one_after_the_other(program: Program, tmp_path: Path) -> None:
+def test_kinds_of_rendezvous_one_after_the_other(program: Start, tmp_path: Path) -> None:
     """One process can start groups by the launcher's variables, a file and a store, also beside init() and after it.
 
     The store gives the ranks in another order.
@@ -52,8 +49,7 @@ def test_kinds_of_rendezvous_one_after_the_other(program: Program, tmp_path: Pat
         hvd.shutdown()
         through("env")
         """,
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     for rank in (0, 1):
         expected = ["env local 0 3.0", "False", "file local 0 3.0", "False", "other store 1 3.0", "False"]
         expected += ["beside local 0 3.0", "True", "2.0", "env local 0 3.0", "False"]
@@ -78,7 +74,7 @@ RENDEZVOUS_BY_TCP = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["perseus", "gloo"])
-def test_another_port_than_torchruns(backend: str, program: Program) -> None:
+def test_another_port_than_torchruns(backend: str, program: Start) -> None:
     """Rank 0 listens at the port if torchrun's variable says that no agent does."""
     with socket.socket() as kept:
         # The kernel gives this port to no other process, except to a program that asks for it by its number.
@@ -95,16 +91,15 @@ def test_another_port_than_torchruns(backend: str, program: Program) -> None:
     hasattr(importlib.import_module("torch.distributed.rendezvous"), "_agent_store_serves"),
     reason="from torch 2.15 on, rank 0 listens itself at any port but that of torchrun's agent",
 )
-def test_another_port_at_which_a_store_listens_already(program: Program) -> None:
+def test_another_port_at_which_a_store_listens_already(program: Start) -> None:
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    done = program("torchrun", 2, RENDEZVOUS_BY_TCP.format(backend="perseus", port=store.port))
-    assert done.code == 0, done.stdout
+    done = program("torchrun", 2, RENDEZVOUS_BY_TCP.format(backend="perseus", port=store.port)).succeeded()
     assert done.reports_of(0) == done.reports_of(1) == "2.0\n"
     assert store.num_keys() > 1
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_dead_peer_is_an_error(victim: int, program: Program) -> None:
+def test_a_dead_peer_is_an_error(victim: int, program: Start) -> None:
     """The other rank gets the error before torchrun kills it after 30 s. The library promises 2 s."""
     done = program(
         "torchrun",
@@ -126,7 +121,7 @@ def test_a_dead_peer_is_an_error(victim: int, program: Program) -> None:
     assert f"rank {victim}" in done.reports_of(1 - victim), done.stdout
 
 
-def test_ranks_that_do_not_join_at_the_start_are_named(program: Program) -> None:
+def test_ranks_that_do_not_join_at_the_start_are_named(program: Start) -> None:
     done = program(
         "torchrun",
         2,
@@ -153,7 +148,7 @@ def test_import_torch_works_if_this_library_is_broken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ddp_with_detailed_debugging(program: Program) -> None:
+def test_ddp_with_detailed_debugging(program: Start) -> None:
     done = program(
         "torchrun",
         2,
@@ -165,14 +160,13 @@ def test_ddp_with_detailed_debugging(program: Program) -> None:
         dist.destroy_process_group()
         """,
         TORCH_DISTRIBUTED_DEBUG="DETAIL",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.reports_of(0) == done.reports_of(1) == "fine\n"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not keeps_identity(), reason=f"buckets do not move with torch {torch.__version__}")
-def test_buckets_need_no_room_in_the_arena(program: Program) -> None:
+def test_buckets_need_no_room_in_the_arena(program: Start) -> None:
     done = program(
         "perseusrun",
         2,
@@ -188,8 +182,7 @@ def test_buckets_need_no_room_in_the_arena(program: Program) -> None:
         dist.destroy_process_group()
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert "private memory" not in done.stdout, done.stdout
     for rank in (0, 1):
         assert done.reports_of(rank) == "True [7.5]\n"
@@ -197,9 +190,7 @@ def test_buckets_need_no_room_in_the_arena(program: Program) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_npu", [[], [1], [0, 1]])
-def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
-    with_npu: list[int], program: Program
-) -> None:
+def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(with_npu: list[int], program: Start) -> None:
     """ACCELERATE_USE_CPU is set only if no rank has an accelerator, of any kind.
 
     torch_npu registers its module as torch.npu.
@@ -218,13 +209,12 @@ def test_accelerate_is_kept_to_the_cpu_only_if_no_rank_has_an_accelerator(
         report(os.environ.get("ACCELERATE_USE_CPU"))
         """,
         CUDA_VISIBLE_DEVICES="",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.reports_of(0) == done.reports_of(1) == ("None\n" if with_npu else "true\n")
 
 
 @pytest.mark.slow
-def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program) -> None:
+def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Start) -> None:
     done = program(
         "torchrun",
         2,
@@ -235,14 +225,13 @@ def test_a_warning_says_that_nan_checks_of_torch_have_no_effect(program: Program
         dist.destroy_process_group()
         """,
         TORCH_DIST_NAN_CHECK="1",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert done.stdout.count("TORCH_DIST_NAN_CHECK has no effect") == 1
     assert "PERSEUS_ALLREDUCE_NANCHECK=2" in done.stdout
 
 
 @pytest.mark.slow
-def test_pipeline_stages_of_tensor_parallel_layers(program: Program) -> None:
+def test_pipeline_stages_of_tensor_parallel_layers(program: Start) -> None:
     """The stages send AsyncCollectiveTensors, which torch's parallel layers return. The loss is that of one process."""
     pytest.importorskip("torch.distributed.pipelining", reason="torch before 2.6 lacks pipelines")
     done = program(
@@ -271,13 +260,12 @@ def test_pipeline_stages_of_tensor_parallel_layers(program: Program) -> None:
         dist.destroy_process_group()
         """,
         PERSEUS_AS_GLOO="1",
-    )
-    assert done.code == 0, done.stdout
+    ).succeeded()
     assert [done.reports_of(rank) for rank in range(4)] == ["done\n"] * 4
 
 
 @pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["record", "plain"])
-def test_torchrun_names_the_rank_that_failed(recorded: bool, program: Program) -> None:
+def test_torchrun_names_the_rank_that_failed(recorded: bool, program: Start) -> None:
     """Rank 0 has only lost rank 1, whose process ends later than rank 0 could."""
     done = program(
         "torchrun",

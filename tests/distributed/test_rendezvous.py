@@ -43,6 +43,15 @@ def submit() -> Iterator[Submit]:
         yield threads.submit
 
 
+@pytest.fixture
+def joined(start: Start, submit: Submit) -> list[StoreRendezvous]:
+    """Returns three ranks that have found each other."""
+    ranks = [start(rank) for rank in range(3)]
+    for result in [submit(each, b"") for each in ranks]:
+        result.result()
+    return ranks
+
+
 def test_every_rank_gets_all_bytes_round_after_round(start: Start, submit: Submit) -> None:
     ranks = [start(rank) for rank in range(3)]
     for text in (b"a", b"", b"c" * 100_000):
@@ -70,11 +79,10 @@ def test_a_restarted_rank_replaces_the_lost_one(rank: int, start: Start, submit:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_restarted_too_late_is_an_error(rank: int, start: Start, submit: Submit) -> None:
-    ranks = [start(each) for each in range(3)]
-    for result in [submit(each, b"") for each in ranks]:
-        result.result()
-    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
+def test_a_rank_that_is_restarted_too_late_is_an_error(
+    rank: int, joined: list[StoreRendezvous], start: Start, submit: Submit
+) -> None:
+    waiting = [submit(each, b"") for number, each in enumerate(joined) if number != rank]
     again = submit(start(rank, seconds=1), b"")
     for each in waiting:
         with pytest.raises(PeerLostError, match=f"rank {rank} was started again"):
@@ -83,48 +91,42 @@ def test_a_rank_that_is_restarted_too_late_is_an_error(rank: int, start: Start, 
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_fails_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
-    ranks = [start(each) for each in range(3)]
-    for result in [submit(each, b"") for each in ranks]:
-        result.result()
-    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number != rank]
-    ranks[rank].fail(RuntimeError("no memory"))
+def test_a_rank_that_fails_reaches_the_others(rank: int, joined: list[StoreRendezvous], submit: Submit) -> None:
+    waiting = [submit(each, b"") for number, each in enumerate(joined) if number != rank]
+    joined[rank].fail(RuntimeError("no memory"))
     for each in waiting:
         with pytest.raises(UnavailableError, match=rf"rank {rank} failed to join\. no memory"):
             each.result()
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_loss_that_one_rank_notices_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
+def test_a_loss_that_one_rank_notices_reaches_the_others(
+    rank: int, joined: list[StoreRendezvous], submit: Submit
+) -> None:
     """The ranks of another host than that of the lost rank do not notice its end."""
-    ranks = [start(each) for each in range(3)]
-    for result in [submit(each, b"") for each in ranks]:
-        result.result()
-    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number not in (1, rank)]
-    os.eventfd_write(ranks[rank].lost, 1)
-    for each in (submit(ranks[rank], b""), *waiting):
+    waiting = [submit(each, b"") for number, each in enumerate(joined) if number not in (1, rank)]
+    os.eventfd_write(joined[rank].lost, 1)
+    for each in (submit(joined[rank], b""), *waiting):
         with pytest.raises(PeerLostError, match="a rank ended while the group was being made"):
             each.result()
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_loss_that_the_core_of_one_rank_notices_reaches_the_others(rank: int, start: Start, submit: Submit) -> None:
-    ranks = [start(each) for each in range(3)]
-    for result in [submit(each, b"") for each in ranks]:
-        result.result()
-    waiting = [submit(each, b"") for number, each in enumerate(ranks) if number not in (1, rank)]
-    ranks[rank].fail(PeerLostError("rank 1 was killed"))
+def test_a_loss_that_the_core_of_one_rank_notices_reaches_the_others(
+    rank: int, joined: list[StoreRendezvous], submit: Submit
+) -> None:
+    waiting = [submit(each, b"") for number, each in enumerate(joined) if number not in (1, rank)]
+    joined[rank].fail(PeerLostError("rank 1 was killed"))
     for each in waiting:
         with pytest.raises(PeerLostError, match=rf"a rank ended while .* Rank {rank} reports: rank 1 was killed"):
             each.result()
 
 
-def test_a_loss_of_rank_0_that_one_rank_notices_reaches_the_others(start: Start, submit: Submit) -> None:
-    ranks = [start(each) for each in range(3)]
-    for result in [submit(each, b"") for each in ranks]:
-        result.result()
-    os.eventfd_write(ranks[1].lost, 1)  # from now on rank 0 does nothing
-    for each in (submit(ranks[1], b""), submit(ranks[2], b"")):
+def test_a_loss_of_rank_0_that_one_rank_notices_reaches_the_others(
+    joined: list[StoreRendezvous], submit: Submit
+) -> None:
+    os.eventfd_write(joined[1].lost, 1)  # from now on rank 0 does nothing
+    for each in (submit(joined[1], b""), submit(joined[2], b"")):
         with pytest.raises(PeerLostError, match="a rank ended while the group was being made"):
             each.result()
 

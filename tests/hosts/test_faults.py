@@ -20,7 +20,7 @@ import pytest
 
 from tests.job import LIMIT_SECONDS, run_to_end, start_process, wait_until, wait_until_stopped
 
-from .conftest import OnHosts, TestBeds, launch_line, line_of, wait_until_nothing_is_left
+from .conftest import OnHosts, TestBeds, line_of, wait_until_nothing_is_left
 from .network_test_bed import NetworkTestBed
 
 # A host counts as lost after this number of seconds without an answer.
@@ -110,7 +110,7 @@ def start(test_beds: TestBeds, tmp_path: Path, transport: str) -> Iterator[Start
         test_bed = test_beds(hosts)
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
-        line = [*launch_line(test_bed, dict.fromkeys(test_bed.hosts, 2), transport), sys.executable, file]
+        line = [*test_bed.perseusrun(dict.fromkeys(test_bed.hosts, 2), transport), sys.executable, file]
         process = start_process(line, tmp_path, **{"PERSEUS_HEARTBEAT_TIMEOUT": str(HEARTBEAT), **environment})
         started.append(process)
         job = Job(test_bed, process)
@@ -261,7 +261,7 @@ def test_a_host_that_is_cut_before_the_start_is_named(
     test_bed = test_beds(3)
     test_bed.cut("h2")
     (tmp_path / "program.py").write_text(SLEEP)
-    line = launch_line(test_bed, dict.fromkeys(test_bed.hosts, 1), "--mpi", *options)
+    line = test_bed.perseusrun(dict.fromkeys(test_bed.hosts, 1), "--mpi", *options)
     line += [sys.executable, str(tmp_path / "program.py")]
     done = run_to_end(line, tmp_path, joined=True)
     assert done.returncode == code, done.stdout

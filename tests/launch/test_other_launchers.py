@@ -345,7 +345,7 @@ def test_ranks_of_a_torchrun_below_an_mpirun_meet(run_job: Start) -> None:
 
 
 def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
-    done = run_job(
+    run_job(
         2,
         f"""
         import subprocess, sys
@@ -359,13 +359,12 @@ def test_a_process_that_a_rank_starts_gets_an_error(run_job: Start) -> None:
         assert child.stdout.count("size 2") == 2, child.stderr
         hvd.barrier()
         """,
-    )
-    assert done.code == 0, done.output
+    ).succeeded()
 
 
 def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start) -> None:
     """tests/launch/test_nesting.py has the same below each mpirun."""
-    done = run_job(
+    run_job(
         2,
         f"""
         import os, subprocess, sys
@@ -378,12 +377,11 @@ def test_processes_that_ranks_start_meet_at_a_store_of_their_own(run_job: Start)
         assert child.stdout == f"rank {{1 - hvd.rank()}} of 2: [3.0, 3.0, 3.0]\\n" * 3, child.stderr
         hvd.barrier()
         """,
-    )
-    assert done.code == 0, done.output
+    ).succeeded()
 
 
 def test_processes_that_meet_at_a_store_which_ranks_may_have_set_for_themselves_warn(run_job: Start) -> None:
-    done = run_job(
+    run_job(
         2,
         f"""
         import os, subprocess, sys
@@ -397,8 +395,7 @@ def test_processes_that_meet_at_a_store_which_ranks_may_have_set_for_themselves_
         assert child.stderr.count(text) == 1, child.stderr
         hvd.barrier()
         """,
-    )
-    assert done.code == 0, done.output
+    ).succeeded()
 
 
 def test_a_process_that_a_rank_of_srun_starts_gets_an_error(tmp_path: Path) -> None:

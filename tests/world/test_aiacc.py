@@ -55,8 +55,7 @@ print(f"done {{rank}} of {{size}}", flush=True)
 @pytest.fixture
 def run(run_job: Start) -> Callable[..., str]:
     def start(launcher: str, *options: str, program: str = PROGRAM) -> str:
-        done = run_job(2, program, launcher, options=options)
-        assert done.code == 0, done.output
+        done = run_job(2, program, launcher, options=options).succeeded()
         return done.stdout
 
     return start

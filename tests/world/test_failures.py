@@ -10,7 +10,7 @@ from .conftest import Ranks
 
 
 def test_arguments_of_init(ranks: Ranks) -> None:
-    world = ranks(
+    ranks(
         3,
         """
         own = int(os.environ["PERSEUS_RANK"])
@@ -41,15 +41,14 @@ def test_arguments_of_init(ranks: Ranks) -> None:
         else:
             raise AssertionError("process_sets='static'")
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
 
 
 @pytest.mark.slow
 def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
     """A new session forgets the agreements of the old one, because a new rank would not know them."""
     needs("torch")
-    world = ranks(
+    ranks(
         2,
         """
         import torch
@@ -69,8 +68,7 @@ def test_an_optimizer_works_in_a_new_session(ranks: Ranks) -> None:
                 assert all((layer.weight.grad == 1.5).all() for layer in model), (session, step)
             hvd.shutdown()
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
 
 
 @pytest.mark.slow
@@ -94,8 +92,7 @@ def test_an_arena_that_is_too_small(ranks: Ranks) -> None:
             assert all((layer.weight.grad == 1.5).all() for layer in model)
         """,
         PERSEUS_ARENA_BYTES=str(16 << 20),
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert world.stderr.count("kept in private memory") == 2  # once on each rank
 
 

@@ -32,8 +32,7 @@ def test_settings_with_horovods_names(ranks: Ranks) -> None:
         HOROVOD_CYCLE_TIME="5",
         HOROVOD_TORUS_ALLREDUCE="",
         HOROVOD_DYNAMIC_PROCESS_SETS="1",
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     lines = [line for line in world.stderr.splitlines() if "[perseus rank" in line]
     assert all(re.match(r"\[\d\]<stderr>:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \[perseus rank", line) for line in lines)
     assert sum("info: local: 2 ranks" in line for line in lines) == 2
@@ -62,8 +61,7 @@ def test_wrong_values_are_refused(ranks: Ranks) -> None:
         hvd.init()
         assert hvd.allreduce(1.0) == 1
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert "PERSEUS_THREAD_AFFINITY: the engine's thread cannot be bound to core 1023" in world.stderr
 
 
@@ -92,8 +90,7 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
             for i, handle in enumerate(handles):
                 np.testing.assert_array_equal(hvd.synchronize(handle), np.full(10 + i, 3.0))
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     text = "settings differ from rank 0's: "
     assert world.stderr.count(text) == 1
     assert f"{text}{name.replace('HOROVOD', 'PERSEUS')} (rank 1)." in world.stderr
@@ -101,7 +98,7 @@ def test_ranks_with_different_values(name: str, values: tuple[str, str], ranks: 
 
 def test_functions_about_available_parts(ranks: Ranks) -> None:
     """The functions return the settings that are in effect."""
-    world = ranks(
+    ranks(
         2,
         """
         import perseus_like as hvd
@@ -125,12 +122,11 @@ def test_functions_about_available_parts(ranks: Ranks) -> None:
         assert hvd.nccl_built() == util.nccl_built() and isinstance(hvd.nccl_built(), int)
         assert (hvd.nccl_built() > 0) <= bool(hvd.cuda_built() or hvd.rocm_built())
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
 
 
 def test_helpers_of_horovod(ranks: Ranks) -> None:
-    world = ranks(
+    ranks(
         1,
         """
         from perseus_like.common import basics, util
@@ -161,5 +157,4 @@ def test_helpers_of_horovod(ranks: Ranks) -> None:
         assert object_of_horovod.is_initialized() and hvd.is_initialized()
         object_of_horovod.shutdown()
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()

@@ -47,8 +47,7 @@ def test_the_host_has_parameters_and_states_once(size: int, ranks: Ranks) -> Non
         """,
         OMP_NUM_THREADS="1",
         MALLOC_MMAP_THRESHOLD_=str(1 << 20),  # otherwise malloc keeps freed gradients of each rank in its heap
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     copies = 1 + 2 + size  # parameters, two states, a gradient of each rank
     assert 0.95 * copies <= float(world.reports_of(0)) <= 1.05 * copies
 
@@ -106,8 +105,7 @@ def test_ranks_that_join(size: int, optimizer: str, ranks: Ranks) -> None:
         steps = [int(each["step"]) for each in optimizer.state_dict()["state"].values()]
         report(set(steps) == {{2 * batches(size - 1) + 1}})
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert [world.reports_of(rank).strip() for rank in range(size)] == ["True"] * size
 
 

@@ -125,8 +125,7 @@ def test_the_memory_outlives_the_rank_that_loaded_and_the_session(ranks: Ranks) 
         other = hvd.shared(lambda: np.arange(10), "data")
         report(int(data[-1]), int(other[-1]))
         """,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert [world.reports_of(rank) for rank in range(3)] == ["1048575\n1048575 9\n"] * 3
 
 
@@ -148,8 +147,7 @@ def test_no_room_for_the_mapping(ranks: Ranks) -> None:
         """,
         PERSEUS_ARENA_BYTES=str(64 << 20),
         **ONE_MALLOC_ARENA,
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert world.reports_of(0) == "mapped\n"
     assert world.reports_of(1).startswith("UnavailableError hvd.shared('data'): 256 MiB cannot be mapped")
 
@@ -163,6 +161,5 @@ def test_more_than_the_arena_has(ranks: Ranks) -> None:
         report(int(data.sum()) >> 20)
         """,
         PERSEUS_ARENA_BYTES=str(32 << 20),
-    )
-    assert world.code == 0, world.stderr
+    ).succeeded()
     assert [world.reports_of(rank) for rank in range(2)] == ["96\n", "96\n"]

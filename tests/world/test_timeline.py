@@ -66,8 +66,7 @@ def test_phases_have_horovods_names(ranks: Ranks, tmp_path: Path, capsys: pytest
     hvd.start_timeline("other.json", mark_cycles=False)
     hvd.allreduce(np.ones(3), name="again")
     """
-    world = ranks(2, program, HOROVOD_TIMELINE=str(tmp_path / "trace.json"), HOROVOD_TIMELINE_MARK_CYCLES="1")
-    assert world.code == 0, world.stderr
+    ranks(2, program, HOROVOD_TIMELINE=str(tmp_path / "trace.json"), HOROVOD_TIMELINE_MARK_CYCLES="1").succeeded()
     for name in ("trace.json", "trace.rank1.json"):
         phases = phases_of(tmp_path / name)
         for i in range(4):
@@ -178,8 +177,7 @@ def test_a_full_disk_does_not_end_a_job(ranks: Ranks, tmp_path: Path) -> None:
         for handle in [hvd.allreduce_async(np.ones(10), op=hvd.Sum, name=f"x{i}") for i in range(40)]:
             assert (hvd.synchronize(handle) == 2).all()
     """
-    world = ranks(2, program)
-    assert world.code == 0, world.stderr
+    world = ranks(2, program).succeeded()
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["trace.json", "trace.rank1.json"]
     for name in ("trace.json", "trace.rank1.json"):
         assert f"the timeline ends here: {name} cannot be written any more" in world.stderr, world.stderr
