@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tests.job import TORCH_HEAD, Start, needs
-
-from .conftest import Ranks
+from tests.job import NUMPY_HEAD, TORCH_HEAD, Start, needs
 
 _COUNT = """
 from pathlib import Path
@@ -16,7 +14,7 @@ def engine_threads():
 
 def test_groups_of_torch_share_threads(run_job: Start) -> None:
     needs("torch")
-    job = run_job(
+    run_job(
         2,
         """
         dist.init_process_group("perseus")
@@ -29,13 +27,12 @@ def test_groups_of_torch_share_threads(run_job: Start) -> None:
         dist.destroy_process_group()
         """,
         head=TORCH_HEAD + _COUNT,
-    )
-    assert job.code == 0, job.stderr
+    ).succeeded()
 
 
-def test_sets_do_not_block_one_another(ranks: Ranks) -> None:
+def test_sets_do_not_block_one_another(run_job: Start) -> None:
     """Each rank begins with another set, and waits last for the set that it began with."""
-    job = ranks(
+    run_job(
         4,
         """
         hvd.init()
@@ -54,5 +51,5 @@ def test_sets_do_not_block_one_another(ranks: Ranks) -> None:
             for handle, total in reversed(list(zip(handles, expected))):
                 assert (hvd.synchronize(handle) == total).all()
         """,
-    )
-    assert job.code == 0, job.stderr
+        head=NUMPY_HEAD,
+    ).succeeded()
