@@ -48,7 +48,6 @@ class ReduceOptions(NamedTuple):
 
 SUM = ReduceOptions()
 AVERAGE = ReduceOptions(average=True)
-FLOATING = frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64})
 WIDE_FLOATING = frozenset({DType.float32, DType.float64})
 
 

@@ -86,8 +86,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not optimizer.state:
-        _begin_with_zero_gradients(parameters)
+    if not optimizer.state:  # scripts for Horovod expect zero gradients: it makes state by a step with them
+        for parameter in parameters:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
     is_root = session.core.rank() == root_rank
     tensors: list[torch.Tensor] = []
     sent = _describe(optimizer, parameters, tensors) if is_root else None
@@ -100,10 +102,13 @@ def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
             f"broadcast_optimizer_state: rank {root_rank} has {len(groups)} parameter groups, "
             f"rank {session.core.rank()} has {len(optimizer.param_groups)}"
         )
-    new_state = {
-        key: _rebuild(value, _of_parameter(optimizer, key, parameters), _device(key, parameters), tensors)
-        for key, value in state.items()
-    }
+    new_state = {}
+    for key, value in state.items():
+        parameter = parameters[key] if isinstance(key, int) else None
+        own = optimizer.state.get(key if parameter is None else parameter)
+        own = dict(own) if isinstance(own, Mapping) else own
+        device = torch.device("cpu") if parameter is None else parameter.device
+        new_state[key] = _rebuild(value, own, device, tensors)
     new_groups = [
         _rebuild(sent_options, own, torch.device("cpu"), tensors)
         for sent_options, own in zip(groups, optimizer.param_groups, strict=True)
@@ -114,13 +119,6 @@ def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
     for own, options in zip(optimizer.param_groups, new_groups, strict=True):
         own.update(options)
-
-
-def _begin_with_zero_gradients(parameters: list[torch.Tensor]) -> None:
-    """Creates zero gradients, which scripts for Horovod expect: Horovod makes state by a step with zero gradients."""
-    for parameter in parameters:
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def _describe(
@@ -178,15 +176,6 @@ def _rebuild(sent: Any, own: Any, device: torch.device, tensors: list[torch.Tens
         mine_list = list(own) if type(own) is type(sent) and len(own) == len(sent) else [None] * len(sent)
         return type(sent)(_rebuild(item, it, device, tensors) for item, it in zip(sent, mine_list, strict=True))
     return sent
-
-
-def _of_parameter(optimizer: torch.optim.Optimizer, key: Any, parameters: list[torch.Tensor]) -> Any:
-    own = optimizer.state.get(parameters[key] if isinstance(key, int) else key)
-    return None if own is None else dict(own) if isinstance(own, Mapping) else own
-
-
-def _device(key: Any, parameters: list[torch.Tensor]) -> torch.device:
-    return parameters[key].device if isinstance(key, int) else torch.device("cpu")
 
 
 # The functions of this file, and further names of Horovod's module of this path.

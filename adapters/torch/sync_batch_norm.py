@@ -112,7 +112,8 @@ class SyncBatchNorm(BatchNormBase):
 
     @not_compiled  # a compiler cannot trace calls of the core
     def _training_forward(self, input: Tensor) -> Tensor:
-        ranks = self._ranks()
+        world.size()  # raises without a session
+        ranks = self.process_set if self.comm_scope == WORLD else host_process_set()
         if not ranks.included() or ranks.size() == 1:
             return super().forward(input)
         name = _name_of(self, ranks)
@@ -137,10 +138,6 @@ class SyncBatchNorm(BatchNormBase):
             raise ValueError(f"SyncBatchNorm needs (N, C, …), got {input.dim()} dimensions")
         if input.shape[1] != self.num_features:
             raise ValueError(f"SyncBatchNorm of {self.num_features} channels got {input.shape[1]}")
-
-    def _ranks(self) -> ProcessSet:
-        world.size()  # raises without a session
-        return self.process_set if self.comm_scope == WORLD else host_process_set()
 
     def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Updates running statistics as BatchNorm does: the variance that goes in is the unbiased one."""

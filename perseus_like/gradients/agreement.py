@@ -220,7 +220,9 @@ class ChangeExchange:
         Call `are_together` before.
         """
         if self._failed:
-            self._raise(name, mine.error)
+            errors = objects_of_present_ranks(mine.error, f"{name}.errors", self._process_set)
+            rank, text = next((rank, text) for rank, text in errors.items() if text)
+            raise RuntimeError(f"rank {rank}: {text}")
         if not self._changed:
             return CommonChanges(self._frozen)
         # Ranks that have joined contribute zeros, so everything is a sum.
@@ -240,11 +242,6 @@ class ChangeExchange:
             tuple(sorted(_where(new > 0))),
             bool(total[-1] > 0),
         )
-
-    def _raise(self, name: str, error: str) -> NoReturn:
-        errors = objects_of_present_ranks(error, f"{name}.errors", self._process_set)
-        rank, text = next((rank, text) for rank, text in errors.items() if text)
-        raise RuntimeError(f"rank {rank}: {text}")
 
 
 def report_mixture(

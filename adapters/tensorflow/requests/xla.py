@@ -102,7 +102,8 @@ def run(
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def differentiable(*inputs: Any) -> Any:
-        outputs = _call(request, inputs)
+        dtypes, shapes = [each.dtype for each in inputs], [_result_shape(request, each) for each in inputs]
+        outputs = _custom_call(request, inputs, dtypes, shapes)[:-1]
 
         def gradient(*gradients: Any) -> Any:
             return backward(inputs, gradients)
@@ -120,11 +121,6 @@ def run(
 def without_tensors(request: Request) -> Any:
     """Adds a barrier or a join. Returns an int32 scalar; for a join, the rank that joined last."""
     return _custom_call(request, (), [tf.int32], [[]])[0]
-
-
-def _call(request: Request, tensors: Sequence[Any]) -> list[Any]:
-    shapes = [_result_shape(request, tensor) for tensor in tensors]
-    return _custom_call(request, tensors, [tensor.dtype for tensor in tensors], shapes)[:-1]
 
 
 def _custom_call(

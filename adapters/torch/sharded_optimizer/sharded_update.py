@@ -135,9 +135,10 @@ class ShardedUpdate:
         group.spread_first_values(named, self._name)
         share_parameters(named, group.host)
         self.forget_memory()
-        used = {kind for _, each, group in self._each() for kind in self._rule.used(group, each)}
-        kinds = [kind for kind in (*self._rule.kinds, MASTER) if kind in used]
         groups = [self._named(number) for number in range(len(self._groups))]
+        owned = [(own, each) for own, members in zip(self._groups, groups, strict=True) for _, each in members]
+        used = {kind for own, each in owned for kind in self._rule.used(own, each)}
+        kinds = [kind for kind in (*self._rule.kinds, MASTER) if kind in used]
         options = [f"{self._rule.name} with the states {kinds}"]
         memory = ShardMemory(groups, kinds, group.host, options, self._is_reduced)
         # Parameters were in the heap of this process, and the gradients of a step are.
@@ -163,9 +164,6 @@ class ShardedUpdate:
 
     def _descriptions(self) -> list[str]:
         return [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in self._named()]
-
-    def _each(self) -> list[tuple[str, torch.Tensor, dict[str, Any]]]:
-        return [(name, each, group) for number, group in enumerate(self._groups) for name, each in self._named(number)]
 
     def _ensure(self) -> ShardMemory:
         if self._partially_updated:

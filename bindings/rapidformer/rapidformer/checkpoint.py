@@ -87,7 +87,9 @@ def load(model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Na
             "processes and the same switches, or begin from its model: --pretrained-model-name-or-path "
             f"{found / 'model'}"
         )
-    _restore(_bare(model).state_dict(), saved["model"])
+    for name, value in _bare(model).state_dict().items():
+        if isinstance(value, torch.Tensor):
+            (value.to_local() if isinstance(value, DTensor) else value).detach().copy_(saved["model"][name])
     inner = _own(optimizer)
     inner.load_state_dict(_like_parameters(inner, saved["optimizer"]))
     scheduler.load_state_dict(saved["scheduler"])
@@ -141,12 +143,6 @@ def _local_copy(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _local_copy(each) for key, each in value.items()}
     return [_local_copy(each) for each in value] if isinstance(value, list) else value
-
-
-def _restore(present: dict[str, Any], saved: dict[str, Any]) -> None:
-    for name, value in present.items():
-        if isinstance(value, torch.Tensor):
-            (value.to_local() if isinstance(value, DTensor) else value).detach().copy_(saved[name])
 
 
 def _like_parameters(optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:

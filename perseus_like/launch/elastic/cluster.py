@@ -215,7 +215,10 @@ class ClusterJob:
             else:
                 self._wait()
             return
-        newer = [found.host for found in self._returning() if _generation_of(found) > _generation_of(here[0])]
+        # The hosts that are not used for a while after a failure.
+        away = set() if self._settings.cooldown is None else self._hosts.found.keys() - usable.keys()
+        returning = [found for found in self._agents.values() if found.host in away]
+        newer = [found.host for found in returning if _generation_of(found) > _generation_of(here[0])]
         if newer and not self._has_waited:
             self._wait(f"the state of a later generation, which {', '.join(newer)} has")
             return
@@ -224,12 +227,6 @@ class ClusterJob:
             return
         size = slots if self._settings.max_np is None else min(slots, self._settings.max_np)
         self._form(assign_ranks([Host(found.host, usable[found.host]) for found in here], size), size)
-
-    def _returning(self) -> list[HostAgent]:
-        """Returns the agents of the hosts that are not used for a while after a failure."""
-        usable = self._hosts.usable()
-        away = set() if self._settings.cooldown is None else self._hosts.found.keys() - usable.keys()
-        return [found for found in self._agents.values() if found.host in away]
 
     def _form(self, hosts: list[Host], size: int) -> None:
         limit = self._settings.reset_limit

@@ -109,8 +109,10 @@ def main(tag: str, encoded: str) -> int:
     os.environ[RANK_MAIN] = "1"
     os.set_inheritable(records.fileno(), True)
     try:
+        # Rank 0 reads mpirun's standard input. The others read nothing: MPICH's would never end.
+        stdin = None if _rank() == "0" else subprocess.DEVNULL
         # Descriptors stay open, since the connection to MPI's process manager may be one of them.
-        process = subprocess.Popen(command, stdin=_stdin(), close_fds=False, preexec_fn=die_with_parent)
+        process = subprocess.Popen(command, stdin=stdin, close_fds=False, preexec_fn=die_with_parent)
     except OSError as error:
         text, code = explain_start_failure(command[0], error)
         _report(tag, f"ended {code}", f"could not be started: {text}")
@@ -406,11 +408,6 @@ def set_keepalive(connection: socket.socket, timeout_seconds: int) -> None:
     # interval less makes sure that a probe in time is not one too late.
     unanswered_ms = min(timeout_seconds * 1000 + interval * 500, _MOST_UNANSWERED_MS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
-
-
-def _stdin() -> int | None:
-    """Returns the rank's standard input. Rank 0 reads mpirun's. The others read nothing: MPICH's would never end."""
-    return None if _rank() == "0" else subprocess.DEVNULL
 
 
 def _rank() -> str:

@@ -80,7 +80,9 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
         heartbeat.watch(supervisor, lambda rank, failure: reports.fail(failure), reports.take, SIGNALS)
         reports.look_for_absent(heartbeat.send_to_all)
         supervisor.later(start_seconds(options), functools.partial(reports.fail_if_late, start_seconds(options)))
-        secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: _rendezvous(options, hosts[0].name)}
+        # The host of rank 0, the port before the first one, and a secret.
+        rendezvous = f"{_address_for_others(options, hosts[0].name)} {random.choice(_PORTS)} {new_secret()}"
+        secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: rendezvous}
         inputs: list[HostInput] = []  # the processes end when their inputs are closed
         for number, host in enumerate(hosts):
             supervisor.serve()
@@ -174,11 +176,6 @@ def make_plan(
         "environment": {name: environment[name] for name in names},
         "ranks": [*ranks.items()],
     }
-
-
-def _rendezvous(options: Options, host: str) -> str:
-    """Returns the value of `TCP_RENDEZVOUS`: the host of rank 0, the port before the first one, and a secret."""
-    return f"{_address_for_others(options, host)} {random.choice(_PORTS)} {new_secret()}"
 
 
 def _address_for_others(options: Options, host: str) -> str:
