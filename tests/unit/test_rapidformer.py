@@ -32,9 +32,9 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         (tmp_path / name).touch()
 
     def run(*arguments: str) -> str:
-        from rapidformer import command
+        from rapidformer.__main__ import main
 
-        assert command.main(arguments) == 2
+        assert main(arguments) == 2
         out, error = capsys.readouterr()
         assert out == ""
         assert error.startswith("rapidformer: ")
@@ -141,13 +141,13 @@ def test_the_command_that_starts_the_processes(monkeypatch: pytest.MonkeyPatch, 
     one_host = launch.command(["--lr", "1"], {"CUDA_VISIBLE_DEVICES": "0,1,2"})
     assert one_host[1:] == [
         *(*module_command("perseus_like.launch")[1:], "--no-torch", "--no-prefix", "-np", "3"),
-        *(*module_command("rapidformer.command"), "--lr", "1"),
+        *(*module_command("rapidformer.__main__"), "--lr", "1"),
     ]
     several = {"CUDA_VISIBLE_DEVICES": "0", "NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7"}
     said = " ".join(launch.command([], several))
     assert said.endswith(
         " torch.distributed.run --nnodes 2 --nproc-per-node 1 --node-rank 1 --master-addr a --master-port 7 "
-        + " ".join(module_command("rapidformer.command")[1:])
+        + " ".join(module_command("rapidformer.__main__")[1:])
     )
     assert launch.job_size(several) == 2
 

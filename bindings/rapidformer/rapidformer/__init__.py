@@ -17,7 +17,7 @@ _PLACES = {
     "get_logger": "state",
     "get_timers": "state",
     "get_tokenizer": "state",
-    "InputError": "errors",
+    "InputError": "options",
 }
 __all__ = [*_PLACES, "mpu"]
 

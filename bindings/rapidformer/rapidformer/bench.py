@@ -59,7 +59,7 @@ def measure(common: Sequence[str], switches: str) -> Measured:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
-        command = [*module_command("rapidformer.command"), *common, *shlex.split(switches)]
+        command = [*module_command("rapidformer.__main__"), *common, *shlex.split(switches)]
         done = subprocess.run(
             command, env={**os.environ, RESULT_VARIABLE: str(file)}, capture_output=True, text=True, check=False
         )

@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from . import state
-from .host_memory import is_shared
 from .options import SHARDING, InputError
+from .parallel import is_shared
 from .world import World
 
 LATEST = "latest_checkpointed_iteration.txt"

@@ -14,15 +14,17 @@ from torch import nn
 
 from . import state, world
 from .checks import check
-from .host_memory import clip_shared, is_shared, shared_optimizer
 from .loading import EvaluationLoader
 from .options import InputError, learning_rates, parse
 from .parallel import (
     average_gradients,
     clip_gradients,
+    clip_shared,
     groups_by_name,
+    is_shared,
     make_optimizer,
     parameter_groups,
+    shared_optimizer,
     wrap,
 )
 

@@ -67,7 +67,7 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
     from perseus_like.launch.program import module_command
 
     count, hosts = local_processes(variables), number_of(variables, "NNODES", 1)
-    program = [*module_command("rapidformer.command")[1:], *arguments]
+    program = [*module_command("rapidformer.__main__")[1:], *arguments]
     if hosts <= 1 and not NVIDIA.exists():
         return [*module_command("perseus_like.launch"), *("--no-torch", "--no-prefix", "-np", str(count)),
                 sys.executable, *program]  # fmt: skip

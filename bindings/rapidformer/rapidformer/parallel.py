@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +18,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from perseus_like import torch as hvd
+from perseus_like.errors import UnavailableError
+
+from . import state
 from .options import InputError
 from .world import World
 
@@ -90,6 +95,35 @@ def make_optimizer(groups: list[dict[str, Any]], kind: type[torch.optim.Optimize
         # The options of each group are in the groups. The class needs a default for the rate.
         return ZeroRedundancyOptimizer(groups, optimizer_class=kind, lr=groups[0].get("lr", args.lr))
     return kind(groups, lr=groups[0].get("lr", args.lr))  # type: ignore[call-arg]
+
+
+def shared_optimizer(groups: list[dict[str, Any]], kind: type[torch.optim.Optimizer], world: World, passes: int) -> Any:
+    """Returns an optimizer whose step adds the gradients of all ranks and updates memory that the ranks share.
+
+    `passes`: the backward passes of a step.
+
+    Returns None if the parameters, the optimizer or the hosts do not allow it. The model then needs a wrapper that
+    averages gradients, and does not need it otherwise.
+    """
+    if world.size == 1 or dist.get_backend() != "perseus":
+        return None
+    try:
+        optimizer = hvd.ZeroRedundancyOptimizer(groups, kind, backward_passes_per_step=passes)
+    except UnavailableError as error:
+        state.get_logger().info("--zero-1-memory-optimization: torch's ZeroRedundancyOptimizer, because %s", error)
+        return None
+    state.get_logger().info("--zero-1-memory-optimization: parameters and optimizer states once per host")
+    return optimizer
+
+
+def is_shared(optimizer: Any) -> bool:
+    """Returns whether `shared_optimizer` made the optimizer."""
+    return isinstance(optimizer, hvd.ZeroRedundancyOptimizer)
+
+
+def clip_shared(optimizer: Any, limit: float) -> float:
+    """Makes the next step clip the averaged gradients if `limit` is more than 0. Returns their norm."""
+    return float(optimizer.clip_grad_norm_(limit if limit > 0 else math.inf))
 
 
 def groups_by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[dict[str, Any]]:
