@@ -53,11 +53,17 @@ PERSEUS_INLINE void stream(char* to, V value) {
 }
 PERSEUS_INLINE void finish_streaming() { _mm_sfence(); }
 
+PERSEUS_INLINE VectorOf<float, 8> square_root(VectorOf<float, 8> value) {
+  return bits_as<VectorOf<float, 8>>(_mm256_sqrt_ps(bits_as<__m256>(value)));
+}
+
 }  // namespace
 }  // namespace perseus::host
 
+#include "device/host/optimizer/optimizer_impl.h"
 #include "device/host/reduce_impl.h"
 
 namespace perseus::host {
 constexpr Kernels kAvx2Kernels = make_kernels("avx2");
+constexpr StepKernels kAvx2StepKernels = make_step_kernels("avx2");
 }  // namespace perseus::host

@@ -50,11 +50,17 @@ PERSEUS_INLINE void stream(char* to, V value) {
 }
 PERSEUS_INLINE void finish_streaming() { _mm_sfence(); }
 
+PERSEUS_INLINE VectorOf<float, 16> square_root(VectorOf<float, 16> value) {
+  return bits_as<VectorOf<float, 16>>(_mm512_maskz_sqrt_ps(0xffff, bits_as<__m512>(value)));
+}
+
 }  // namespace
 }  // namespace perseus::host
 
+#include "device/host/optimizer/optimizer_impl.h"
 #include "device/host/reduce_impl.h"
 
 namespace perseus::host {
 constexpr Kernels kAvx512Kernels = make_kernels("avx512");
+constexpr StepKernels kAvx512StepKernels = make_step_kernels("avx512");
 }  // namespace perseus::host

@@ -40,11 +40,17 @@ PERSEUS_INLINE void stream(char* to, V value) {
 }
 PERSEUS_INLINE void finish_streaming() {}
 
+PERSEUS_INLINE VectorOf<float, 4> square_root(VectorOf<float, 4> value) {
+  return bits_as<VectorOf<float, 4>>(vsqrtq_f32(bits_as<float32x4_t>(value)));
+}
+
 }  // namespace
 }  // namespace perseus::host
 
+#include "device/host/optimizer/optimizer_impl.h"
 #include "device/host/reduce_impl.h"
 
 namespace perseus::host {
 constexpr Kernels kNeonKernels = make_kernels("neon");
+constexpr StepKernels kNeonStepKernels = make_step_kernels("neon");
 }  // namespace perseus::host

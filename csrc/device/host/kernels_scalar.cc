@@ -1,4 +1,6 @@
 // The kernels for every processor: vectors of 16 bytes, which the compiler builds from basic instructions.
+#include <cmath>
+
 #include "device/host/float16.h"
 #include "device/host/lanes.h"
 
@@ -33,11 +35,18 @@ PERSEUS_INLINE void stream(char* to, V value) {
 }
 PERSEUS_INLINE void finish_streaming() {}
 
+PERSEUS_INLINE VectorOf<float, 4> square_root(VectorOf<float, 4> value) {
+  for (int i = 0; i < 4; ++i) value[i] = std::sqrt(value[i]);
+  return value;
+}
+
 }  // namespace
 }  // namespace perseus::host
 
+#include "device/host/optimizer/optimizer_impl.h"
 #include "device/host/reduce_impl.h"
 
 namespace perseus::host {
 constexpr Kernels kScalarKernels = make_kernels("scalar");
+constexpr StepKernels kScalarStepKernels = make_step_kernels("scalar");
 }  // namespace perseus::host

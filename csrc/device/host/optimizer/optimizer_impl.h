@@ -1,33 +1,17 @@
-// Implements the optimizer kernels for all instruction sets. The file of each instruction set defines kLanes, the
-// number of elements in a vector, and square_root, the correctly rounded square root of a vector. Then it includes this
-// file.
+// Implements the optimizer kernels for all instruction sets. The file of each instruction set defines kVectorBytes,
+// what bfloat16.h needs, and square_root, the correctly rounded square root of a vector. Then it includes this file.
 #pragma once
 
+#include "device/host/bfloat16.h"
 #include "device/host/lanes.h"
 #include "device/host/optimizer/optimizer_tables.h"
 
 namespace perseus::host {
 namespace {
 
-template <class Halves>
-PERSEUS_INLINE VectorOf<std::uint32_t, sizeof(Halves) / 2> widen_bits(Halves bits) {
-  return __builtin_convertvector(bits, VectorOf<std::uint32_t, sizeof(Halves) / 2>);
-}
-template <class Words>
-PERSEUS_INLINE VectorOf<std::uint16_t, sizeof(Words) / 4> narrow_bits(Words bits) {
-  return __builtin_convertvector(bits, VectorOf<std::uint16_t, sizeof(Words) / 4>);
-}
-
-}  // namespace
-}  // namespace perseus::host
-
-#include "device/host/bfloat16.h"
-
-namespace perseus::host {
-namespace {
-
-using Floats = VectorOf<float, kLanes>;
-using Halves = VectorOf<std::uint16_t, kLanes>;
+constexpr int kFloats = kVectorBytes / sizeof(float);  // in a vector
+using Floats = VectorOf<float, kFloats>;
+using Halves = VectorOf<std::uint16_t, kFloats>;
 
 // The elements of one vector while they are updated.
 struct Elements {
@@ -92,19 +76,19 @@ struct Part {
   template <class V>
   PERSEUS_INLINE V get(const void* from) const {
     V value{};
-    __builtin_memcpy(&value, from, count * (sizeof(V) / kLanes));
+    __builtin_memcpy(&value, from, count * (sizeof(V) / kFloats));
     return value;
   }
   template <class V>
   PERSEUS_INLINE void put(void* to, V value) const {
-    __builtin_memcpy(to, &value, count * (sizeof(V) / kLanes));
+    __builtin_memcpy(to, &value, count * (sizeof(V) / kFloats));
   }
 };
 
 template <bool is_half, class Access>
 PERSEUS_INLINE Floats gradient_at(const void* from, std::int64_t at, const Access& access) {
   if constexpr (is_half) {
-    return widen_bfloat16<kLanes>(access.template get<Halves>(static_cast<const std::uint16_t*>(from) + at));
+    return widen_bfloat16<kFloats>(access.template get<Halves>(static_cast<const std::uint16_t*>(from) + at));
   } else {
     return access.template get<Floats>(static_cast<const float*>(from) + at);
   }
@@ -122,7 +106,7 @@ PERSEUS_INLINE void step_vector(const StepJob& job, std::int64_t at, const Acces
   Rule::update(job.factors, e);
   access.put(job.master + at, e.parameter);
   if constexpr (is_half) {
-    access.put(static_cast<std::uint16_t*>(job.parameters) + at, narrow_bfloat16<kLanes>(e.parameter));
+    access.put(static_cast<std::uint16_t*>(job.parameters) + at, narrow_bfloat16<kFloats>(e.parameter));
   }
   if constexpr (Rule::kHasFirst) access.put(job.first + at, e.first);
   if constexpr (Rule::kHasSecond) access.put(job.second + at, e.second);
@@ -144,15 +128,15 @@ PERSEUS_INLINE void fetch_ahead(const StepJob& job, std::int64_t at) {
 template <class Rule, bool is_half>
 void step_all(const StepJob& job) {
   constexpr std::int64_t kLine = 16;  // floats in a cache line
-  static_assert(kLine % kLanes == 0);
+  static_assert(kLine % kFloats == 0);
   std::int64_t at = 0;
   for (; at + kLine <= job.count; at += kLine) {
     fetch_ahead<Rule, is_half>(job, at);
-    for (std::int64_t i = 0; i < kLine; i += kLanes) step_vector<Rule, is_half>(job, at + i, Whole{});
+    for (std::int64_t i = 0; i < kLine; i += kFloats) step_vector<Rule, is_half>(job, at + i, Whole{});
   }
-  for (; at < job.count; at += kLanes) {
+  for (; at < job.count; at += kFloats) {
     const auto left = static_cast<std::size_t>(job.count - at);
-    step_vector<Rule, is_half>(job, at, Part{left < kLanes ? left : kLanes});
+    step_vector<Rule, is_half>(job, at, Part{left < kFloats ? left : kFloats});
   }
 }
 
