@@ -100,7 +100,7 @@ def native() -> Any:
 
 
 def tells_memory_apart(library: Any) -> bool:
-    """Returns whether the native library sees which arrays are views of the same memory (compat/arrays.h)."""
+    """Returns whether the native library sees which arrays are views of the same memory (compat/layouts.h)."""
     array, other = mx.nd.zeros((2, 2)), mx.nd.zeros((2, 2))
     results = [
         library.perseus_mxnet_share_memory(handle_of(array), handle_of(each))

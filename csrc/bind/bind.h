@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/execute/on_device.h"
 #include "engine/session/runtime.h"
 
 namespace perseus::bind {
@@ -84,6 +85,16 @@ struct Buffer {
 
   std::size_t bytes() const { return static_cast<std::size_t>(count_of(shape)) * size_of(dtype); }
 };
+
+// Returns the stream on which the framework works now, on this thread. Needs the GIL. Throws what Python raised, or
+// Error(unavailable) if no adapter has set a source.
+Stream current_stream(int device);
+
+// Makes the framework's current stream wait for the collective without blocking the host thread. Needs the GIL.
+void arrive(const Handle& handle);
+
+// See perseus::arrive_alone(). Needs the GIL.
+void arrive_alone(const Handle& handle);
 
 }  // namespace perseus::bind
 

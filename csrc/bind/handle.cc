@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "bind/streams.h"
+#include "bind/bind.h"
 #include "capi/handles.h"
 
 namespace perseus::bind {

@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "bind/streams.h"
+#include "bind/bind.h"
 
 namespace perseus::bind {
 

@@ -1,4 +1,4 @@
-#include "bind/streams.h"
+#include "bind/bind.h"
 
 #include <cstdint>
 

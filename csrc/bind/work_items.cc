@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "bind/streams.h"
+#include "bind/bind.h"
 
 namespace perseus::bind {
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "transport/fabric.h"
-#include "transport/xccl/host_device.h"
+#include "transport/xccl/device.h"
 #include "transport/xccl/libraries/library.h"
 #include "transport/xccl/transport.h"
 

@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include "../compat/arrays.h"
-#include "../compat/engine.h"
+#include "../compat/layouts.h"
 
 namespace perseus::mxnet {
 

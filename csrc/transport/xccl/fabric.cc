@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "transport/xccl/host_device.h"
+#include "transport/xccl/device.h"
 #include "transport/xccl/libraries/library.h"
 #include "transport/xccl/transport.h"
 

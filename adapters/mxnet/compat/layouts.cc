@@ -1,8 +1,9 @@
-#include "arrays.h"
+#include "layouts.h"
 
 #include <dlfcn.h>
 
 #include <stdexcept>
+#include <string>
 
 namespace perseus::mxnet {
 
@@ -16,6 +17,16 @@ RowLayout row_layout(void* library) {
   if ((found.change == nullptr) != (found.change_now == nullptr))
     throw std::runtime_error("it exports only one of the functions that change oneDNN's layouts to rows");
   return found;
+}
+
+EngineCallback callback_at(const void* address) { return *static_cast<const EngineCallback*>(address); }
+
+void require_known_release(int version) {
+  const int major = version / 10000;
+  if (major != 1 && major != 2) {
+    throw std::runtime_error("the engine of MXNet's major version " + std::to_string(major) +
+                             " is not known; install MXNet 1.9 or 2.0");
+  }
 }
 
 }  // namespace perseus::mxnet

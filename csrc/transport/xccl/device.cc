@@ -1,4 +1,4 @@
-#include "transport/xccl/host_device.h"
+#include "transport/xccl/device.h"
 
 #include <cstdlib>
 
