@@ -1,4 +1,4 @@
-"""Checks of the private parts of a framework that an adapter relies on: `adapters/<framework>/compat/probes.py`."""
+"""Checks of the private parts of a framework that an adapter relies on: `adapters/<framework>/compat/__main__.py`."""
 
 from __future__ import annotations
 

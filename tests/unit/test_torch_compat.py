@@ -12,15 +12,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perseus_like.torch.compat import probes
+from perseus_like.compat_probes import changed
+from perseus_like.torch import compat
+from perseus_like.torch.compat.__main__ import PROBES
 from perseus_like.torch.distributed.process_group import PerseusGroup
 from perseus_like.torch.distributed.works import PerseusWork, Works
 from tests.job import run_to_end
 
 MODULES = {
     path.stem: f"perseus_like.torch.compat.{path.stem}"
-    for path in Path(probes.__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "__main__", "probes")
+    for path in Path(compat.__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "__main__")
 } | {"autoload": "perseus_like_autoload.compat"}
 # torch's base classes provide these members for a group or a work in Python, or only C++ backends use them.
 OF_THE_BASE_CLASS = {
@@ -43,9 +45,9 @@ OF_THE_BASE_CLASS = {
 }
 
 
-@pytest.mark.parametrize("name", probes.PROBES)
+@pytest.mark.parametrize("name", PROBES)
 def test_the_private_part_is_as_expected(name: str) -> None:
-    probes.PROBES[name]()
+    PROBES[name]()
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(PerseusGroup, dist.ProcessGroup), (PerseusWork, dist.Work)])
@@ -72,7 +74,7 @@ def test_each_function_says_what_it_relies_on_and_has_a_probe() -> None:
     for name, path in MODULES.items():
         module = importlib.import_module(path)
         functions.update({f"{name}.{each}": getattr(module, each) for each in functions_of(module)})
-    assert functions.keys() == probes.PROBES.keys()
+    assert functions.keys() == PROBES.keys()
     for name, function in functions.items():
         for word in ("Relies on:", "Tried with:", "Notices:", "Lost then:"):
             assert word in (function.__doc__ or ""), name
@@ -80,7 +82,7 @@ def test_each_function_says_what_it_relies_on_and_has_a_probe() -> None:
 
 def test_the_report_names_a_changed_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_current_graph_task_id")
-    found = probes.changed()
+    found = changed(PROBES)
     assert list(found) == ["core.current_backward"]
     assert "_current_graph_task_id" in found["core.current_backward"]
 
@@ -88,4 +90,4 @@ def test_the_report_names_a_changed_part(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_probes_run_as_a_program() -> None:
     done = run_to_end([sys.executable, "-m", "perseus_like.torch.compat"])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"torch {torch.__version__}: {len(probes.PROBES)} of {len(probes.PROBES)} private parts" in done.stdout
+    assert f"torch {torch.__version__}: {len(PROBES)} of {len(PROBES)} private parts" in done.stdout

@@ -95,6 +95,11 @@ def replace_groups_of_reducers(group_for: Callable[[Any], Any]) -> None:
     cls.__init__ = make
 
 
+def _shuts_down_groups() -> bool:
+    """Returns True if torch's `destroy_process_group` calls the `shutdown` of groups."""
+    return "shutdown" in inspect.unwrap(distributed_c10d.destroy_process_group).__code__.co_names
+
+
 def shut_down_destroyed_groups(is_ours: Callable[[Any], bool]) -> None:
     """Calls the `shutdown` of groups that `destroy_process_group` forgets.
 
@@ -104,9 +109,9 @@ def shut_down_destroyed_groups(is_ours: Callable[[Any], bool]) -> None:
     Lost then: the session goes on after the group's end, and no group of other ranks can be made in its place.
     This holds for a program, too, that imports the function by its name before it makes its first group.
     """
-    original: Any = distributed_c10d.destroy_process_group
-    if "shutdown" in inspect.unwrap(original).__code__.co_names:
+    if _shuts_down_groups():
         return
+    original: Any = distributed_c10d.destroy_process_group
 
     @functools.wraps(original)
     def destroy_process_group(group: Any = None) -> None:
