@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "base/memory/lent_memory.h"
-#include "transport/messages/verbs.h"
+#include "transport/messages/transport.h"
+#include "transport/scattered.h"
 
 namespace perseus::messages {
 namespace {
 
+constexpr Reduction kBytes{.dtype = DType::uint8, .wire_dtype = DType::uint8, .op = ReduceOp::sum, .scale = {}};
 constexpr std::size_t kTreeBytes = 64 << 10;
 constexpr std::size_t kSegmentBytes = 256 << 10;
 constexpr std::size_t kRoundBytes = 512 << 10;
@@ -70,6 +72,15 @@ void broadcast_chain(Communicator& communicator, void* data, std::size_t bytes, 
   for (auto& messages : leaving) messages.wait();
 }
 
+void broadcast_bytes(Communicator& communicator, void* data, std::size_t bytes, int root) {
+  if (communicator.size() == 1) return;
+  if (bytes <= kTreeBytes) {
+    broadcast_tree(communicator, data, bytes, root);
+  } else {
+    broadcast_chain(communicator, data, bytes, root);
+  }
+}
+
 // Transfers long parts in rounds, several of them at once, because MPIs transfer one very long message slowly.
 // `start` posts the messages for [at, at + kRoundBytes) of each part.
 template <class Start>
@@ -111,67 +122,82 @@ void copy_own(void* to, const void* from, std::size_t bytes) {
 
 }  // namespace
 
-void broadcast(Communicator& communicator, void* data, std::size_t bytes, int root) {
-  if (communicator.size() == 1 || bytes == 0) return;
-  if (bytes <= kTreeBytes) {
-    broadcast_tree(communicator, data, bytes, root);
-  } else {
-    broadcast_chain(communicator, data, bytes, root);
-  }
-}
-
-void allgather(Communicator& communicator, const void* in, void* out, Counts bytes) {
-  const int size = communicator.size(), rank = communicator.rank();
-  const auto offsets = offsets_of<std::size_t>(bytes);
-  auto* base = static_cast<std::byte*>(out);
-  const auto mine = static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank)]);
-  if (size > kLeastRounds && offsets.back() > 0 && offsets.back() <= kTreeBytes) {
-    allgather_small(communicator, in, base, bytes, offsets);
-    return;
-  }
-  // The rank's own block comes first, because `in` may be any part of `out`.
-  auto* own = base + offsets[static_cast<std::size_t>(rank)];
-  copy_own(own, in, mine);
-  const auto longest = static_cast<std::size_t>(*std::max_element(bytes.begin(), bytes.end()));
-  in_rounds(communicator, longest, [&](Messages& messages, std::size_t at) {
-    // Each rank begins with its neighbour, so that not all ranks send to the same rank at once.
-    for (int step = 1; step < size; ++step) {
-      const int peer = (rank - step + size) % size;
-      const auto from = static_cast<std::size_t>(peer);
-      messages.receive(base + offsets[from] + at, share(bytes[from], at), peer, Tag::allgather);
+Status MessageTransport::broadcast(Pieces buffers, int root) {
+  return as_status([&] {
+    const Scattered scattered(buffers, 1);
+    const auto bytes = static_cast<std::size_t>(scattered.count());
+    if (bytes == 0) return;
+    if (auto* memory = scattered.contiguous()) {
+      broadcast_bytes(communicator_, memory, bytes, root);
+      return;
     }
-    const auto count = share(static_cast<std::int64_t>(mine), at);
-    for (int step = 1; step < size; ++step) messages.send(own + at, count, (rank + step) % size, Tag::allgather);
+    if (staging_.packed.size() < bytes) staging_.packed.resize(bytes);
+    if (rank() == root) scattered.pack(kBytes, 0, scattered.count(), staging_.packed.data());
+    broadcast_bytes(communicator_, staging_.packed.data(), bytes, root);
+    if (rank() != root) scattered.unpack(kBytes, 0, scattered.count(), staging_.packed.data());
   });
 }
 
-void alltoall(Communicator& communicator, const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  const int size = communicator.size(), rank = communicator.rank();
-  const auto send_at = offsets_of<std::size_t>(send_bytes), recv_at = offsets_of<std::size_t>(recv_bytes);
-  const auto* from = static_cast<const std::byte*>(in);
-  auto* to = static_cast<std::byte*>(out);
-  // Received bytes may overwrite bytes that are still to be sent.
-  LentVector<std::byte> copy;
-  if (in == out && in != nullptr) {
-    copy.assign(from, from + send_at.back());
-    from = copy.data();
-  }
-  const auto self = static_cast<std::size_t>(rank);
-  copy_own(to + recv_at[self], from + send_at[self], static_cast<std::size_t>(send_bytes[self]));
-  const auto longest = static_cast<std::size_t>(std::max(*std::max_element(send_bytes.begin(), send_bytes.end()),
-                                                         *std::max_element(recv_bytes.begin(), recv_bytes.end())));
-  in_rounds(communicator, longest, [&](Messages& messages, std::size_t at) {
-    for (int step = 1; step < size; ++step) {
-      const int peer = (rank - step + size) % size;
-      const auto r = static_cast<std::size_t>(peer);
-      messages.receive(to + recv_at[r] + at, share(recv_bytes[r], at), peer, Tag::alltoall);
+Status MessageTransport::allgather(const void* in, void* out, Counts bytes) {
+  return as_status([&] {
+    const int size = this->size(), rank = this->rank();
+    const auto offsets = offsets_of<std::size_t>(bytes);
+    auto* base = static_cast<std::byte*>(out);
+    const auto mine = static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank)]);
+    if (size > kLeastRounds && offsets.back() > 0 && offsets.back() <= kTreeBytes) {
+      allgather_small(communicator_, in, base, bytes, offsets);
+      return;
     }
-    for (int step = 1; step < size; ++step) {
-      const int peer = (rank + step) % size;
-      const auto r = static_cast<std::size_t>(peer);
-      messages.send(from + send_at[r] + at, share(send_bytes[r], at), peer, Tag::alltoall);
-    }
+    // The rank's own block comes first, because `in` may be any part of `out`.
+    auto* own = base + offsets[static_cast<std::size_t>(rank)];
+    copy_own(own, in, mine);
+    const auto longest = static_cast<std::size_t>(*std::max_element(bytes.begin(), bytes.end()));
+    in_rounds(communicator_, longest, [&](Messages& messages, std::size_t at) {
+      // Each rank begins with its neighbour, so that not all ranks send to the same rank at once.
+      for (int step = 1; step < size; ++step) {
+        const int peer = (rank - step + size) % size;
+        const auto from = static_cast<std::size_t>(peer);
+        messages.receive(base + offsets[from] + at, share(bytes[from], at), peer, Tag::allgather);
+      }
+      const auto count = share(static_cast<std::int64_t>(mine), at);
+      for (int step = 1; step < size; ++step) messages.send(own + at, count, (rank + step) % size, Tag::allgather);
+    });
   });
+}
+
+Status MessageTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  return as_status([&] {
+    const int size = this->size(), rank = this->rank();
+    const auto send_at = offsets_of<std::size_t>(send_bytes), recv_at = offsets_of<std::size_t>(recv_bytes);
+    const auto* from = static_cast<const std::byte*>(in);
+    auto* to = static_cast<std::byte*>(out);
+    // Received bytes may overwrite bytes that are still to be sent.
+    LentVector<std::byte> copy;
+    if (in == out && in != nullptr) {
+      copy.assign(from, from + send_at.back());
+      from = copy.data();
+    }
+    const auto self = static_cast<std::size_t>(rank);
+    copy_own(to + recv_at[self], from + send_at[self], static_cast<std::size_t>(send_bytes[self]));
+    const auto longest = static_cast<std::size_t>(std::max(*std::max_element(send_bytes.begin(), send_bytes.end()),
+                                                           *std::max_element(recv_bytes.begin(), recv_bytes.end())));
+    in_rounds(communicator_, longest, [&](Messages& messages, std::size_t at) {
+      for (int step = 1; step < size; ++step) {
+        const int peer = (rank - step + size) % size;
+        const auto r = static_cast<std::size_t>(peer);
+        messages.receive(to + recv_at[r] + at, share(recv_bytes[r], at), peer, Tag::alltoall);
+      }
+      for (int step = 1; step < size; ++step) {
+        const int peer = (rank + step) % size;
+        const auto r = static_cast<std::size_t>(peer);
+        messages.send(from + send_at[r] + at, share(send_bytes[r], at), peer, Tag::alltoall);
+      }
+    });
+  });
+}
+
+Status MessageTransport::barrier() {
+  return as_status([&] { communicator_.barrier(); });
 }
 
 }  // namespace perseus::messages

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "device/host/kernels.h"
-#include "transport/messages/verbs.h"
+#include "transport/messages/transport.h"
 #include "transport/scattered.h"
 
 namespace perseus::messages {
@@ -231,53 +231,56 @@ std::vector<std::int64_t> even_blocks(std::int64_t count, int size) {
 
 }  // namespace
 
-void allreduce(Communicator& communicator, Staging& staging, const Reduction& reduction, Pieces in, Pieces out) {
-  const auto width = size_of(reduction.dtype);
-  const Scattered from(in, width), to(out, width);
-  if (from.count() == 0) return;
-  const auto bytes = offset(from.count(), size_of(reduction.wire_dtype));
-  if (bytes * static_cast<std::size_t>(communicator.size() - 1) <= kSmallBytes) {
-    allreduce_small(communicator, staging, reduction, from, to);
-    return;
-  }
-  Contributions contributions(communicator, staging, reduction, from, even_blocks(from.count(), communicator.size()));
-  Results results(communicator, staging, reduction, to, contributions);
-  const auto segments = contributions.segments(), ahead = contributions.ahead();
-  for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
-  for (std::int64_t s = 0; s < segments; ++s) {
-    results.receive(contributions.sent());
-    contributions.combine(s, results.at(contributions.own(s)), !results.direct());
-    contributions.wait_sent(s);
-    results.receive(s + 1);
-    results.send(s);
-    if (s + ahead < segments) contributions.start(s + ahead);
-  }
-  results.finish();
+Status MessageTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return as_status([&] {
+    const auto width = size_of(reduction.dtype);
+    const Scattered from(in, width), to(out, width);
+    if (from.count() == 0) return;
+    const auto bytes = offset(from.count(), size_of(reduction.wire_dtype));
+    if (bytes * static_cast<std::size_t>(size() - 1) <= kSmallBytes) {
+      allreduce_small(communicator_, staging_, reduction, from, to);
+      return;
+    }
+    Contributions contributions(communicator_, staging_, reduction, from, even_blocks(from.count(), size()));
+    Results results(communicator_, staging_, reduction, to, contributions);
+    const auto segments = contributions.segments(), ahead = contributions.ahead();
+    for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
+    for (std::int64_t s = 0; s < segments; ++s) {
+      results.receive(contributions.sent());
+      contributions.combine(s, results.at(contributions.own(s)), !results.direct());
+      contributions.wait_sent(s);
+      results.receive(s + 1);
+      results.send(s);
+      if (s + ahead < segments) contributions.start(s + ahead);
+    }
+    results.finish();
+  });
 }
 
-void reduce_scatter(Communicator& communicator, Staging& staging, const Reduction& reduction, const void* in, void* out,
-                    Counts counts) {
-  std::vector<std::int64_t> begins{0};
-  for (const auto count : counts) begins.push_back(begins.back() + count);
-  if (begins.back() == 0) return;
-  const auto width = size_of(reduction.dtype);
-  const Piece whole{const_cast<void*>(in), begins.back()};
-  const Scattered from({&whole, 1}, width);
-  const auto mine = static_cast<std::size_t>(counts[static_cast<std::size_t>(communicator.rank())]) * width;
+Status MessageTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return as_status([&] {
+    std::vector<std::int64_t> begins{0};
+    for (const auto count : counts) begins.push_back(begins.back() + count);
+    if (begins.back() == 0) return;
+    const auto width = size_of(reduction.dtype);
+    const Piece whole{const_cast<void*>(in), begins.back()};
+    const Scattered from({&whole, 1}, width);
+    const auto mine = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank())]) * width;
 
-  // If the operation is in place, results would overwrite elements that are still to be sent.
-  std::vector<std::byte> copy(in == out ? mine : 0);
-  auto* to = in == out ? copy.data() : static_cast<std::byte*>(out);
-  Contributions contributions(communicator, staging, reduction, from, begins);
-  const auto segments = contributions.segments(), ahead = contributions.ahead();
-  const auto origin = contributions.own(0).begin;
-  for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
-  for (std::int64_t s = 0; s < segments; ++s) {
-    contributions.combine(s, to + offset(contributions.own(s).begin - origin, width), false);
-    contributions.wait_sent(s);
-    if (s + ahead < segments) contributions.start(s + ahead);
-  }
-  if (in == out && mine > 0) std::memcpy(out, copy.data(), mine);
+    // If the operation is in place, results would overwrite elements that are still to be sent.
+    std::vector<std::byte> copy(in == out ? mine : 0);
+    auto* to = in == out ? copy.data() : static_cast<std::byte*>(out);
+    Contributions contributions(communicator_, staging_, reduction, from, begins);
+    const auto segments = contributions.segments(), ahead = contributions.ahead();
+    const auto origin = contributions.own(0).begin;
+    for (std::int64_t s = 0; s < std::min(ahead, segments); ++s) contributions.start(s);
+    for (std::int64_t s = 0; s < segments; ++s) {
+      contributions.combine(s, to + offset(contributions.own(s).begin - origin, width), false);
+      contributions.wait_sent(s);
+      if (s + ahead < segments) contributions.start(s + ahead);
+    }
+    if (in == out && mine > 0) std::memcpy(out, copy.data(), mine);
+  });
 }
 
 }  // namespace perseus::messages
