@@ -2,14 +2,10 @@
 
     python -m benchmarks.clients                      # in an environment of `make test-clients`: .venv-clients
     python -m benchmarks.clients --only trainer,lightning
-    .venv-torch-clients/bin/python -m benchmarks.clients --lost-replica
 
 Each program names gloo, and runs as it is and with `PERSEUS_AS_GLOO=1`. It trains the same model on two ranks, and must
 have the same weights either way. A time is the median of the steps of rank 0, and the median of the rounds. Programs
 whose packages are not installed are left out.
-
-With `--lost-replica`, two replicas of torchft train. One is killed, and the time until the next step of the other one
-counts. The lighthouse of torchft notices a loss by missing heartbeats, so its time limit is part of the result.
 """
 
 from __future__ import annotations
@@ -19,18 +15,14 @@ import importlib.util
 import itertools
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -231,134 +223,16 @@ def compare(name: str, rounds: int) -> str:
     return f"| {name} | {gloo:.1f} ms | {perseus:.1f} ms | {gloo / perseus:.2f} |"
 
 
-# --- a lost replica of torchft ---------------------------------------------------------------------------------------
-
-KINDS = ("perseus", "gloo")
-LIMIT_SECONDS = 60.0
-REPLICA_LIMIT = timedelta(seconds=30)
-Process = subprocess.Popen[str]
-
-
-def train_replica(kind: str, lighthouse: str, number: str) -> None:
-    """Trains until the process is killed. A line has the step, the number of replicas and the monotonic clock."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # type: ignore[import-not-found]
-    from torchft.checkpointing.http_transport import HTTPTransport  # type: ignore[import-not-found]
-
-    from perseus_like.torch.distributed.reconfigurable import ReconfigurableGroup
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    torch.manual_seed(int(number))
-    network = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1))
-    sgd = torch.optim.SGD(network.parameters(), lr=1e-3)
-
-    def load_state_dict(state: Any) -> None:
-        network.load_state_dict(state["model"])
-        sgd.load_state_dict(state["optimizer"])
-
-    manager = Manager(
-        pg=(ProcessGroupGloo if kind == "gloo" else ReconfigurableGroup)(timeout=REPLICA_LIMIT),
-        min_replica_size=1,
-        load_state_dict=load_state_dict,
-        state_dict=lambda: {"model": network.state_dict(), "optimizer": sgd.state_dict()},
-        replica_id=f"replica_{number}",
-        lighthouse_addr=lighthouse,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        rank=0,
-        world_size=1,
-        timeout=REPLICA_LIMIT,
-        checkpoint_transport=HTTPTransport(timeout=REPLICA_LIMIT, num_chunks=0),
-    )
-    model = DistributedDataParallel(manager, network)
-    optimizer = Optimizer(manager, sgd)
-    while True:
-        before = manager.current_step()
-        inputs = torch.randn(16, 256)
-        optimizer.zero_grad()
-        model(inputs).square().mean().backward()
-        optimizer.step()
-        if manager.current_step() > before:
-            print(manager.current_step(), manager.num_participants(), time.monotonic(), flush=True)
-
-
-@contextmanager
-def started_replica(kind: str, lighthouse: str, number: str, log: IO[str]) -> Iterator[Process]:
-    """Runs a replica, and kills it at the end, or after LIMIT_SECONDS."""
-    command = [sys.executable, "-m", "benchmarks.clients", "--replica", kind, lighthouse, number]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": log, "text": True}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
-    timer = threading.Timer(LIMIT_SECONDS, process.kill)
-    timer.start()
-    try:
-        yield process
-    finally:
-        timer.cancel()
-        process.kill()
-        process.wait()
-
-
-def time_of_step(process: Process, replicas: int, count: int = 1) -> float:
-    """Returns the clock at the `count`-th next step in which `replicas` take part."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        _, number, clock = line.split()
-        count -= int(number) == replicas
-        if count == 0:
-            return float(clock)
-    raise RuntimeError(f"the replica ended, or was killed after {LIMIT_SECONDS:.0f} s, before a step with {replicas}")
-
-
-def seconds_without_step(kind: str, heartbeat_ms: int, log: IO[str]) -> float:
-    """Returns the seconds from the kill of one replica to the next step of the other one."""
-    os.environ.setdefault("RUST_LOG", "warn")  # the lighthouse would print a line for each quorum
-    from torchft.coordination import LighthouseServer  # type: ignore[import-not-found]
-
-    limits = {"join_timeout_ms": 1000, "heartbeat_timeout_ms": heartbeat_ms}
-    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, **limits)
-    try:
-        with (
-            started_replica(kind, lighthouse.address(), "0", log) as survivor,
-            started_replica(kind, lighthouse.address(), "1", log) as lost,
-        ):
-            time_of_step(survivor, 2, count=20)
-            killed = time.monotonic()
-            lost.send_signal(signal.SIGKILL)
-            return time_of_step(survivor, 1) - killed
-    finally:
-        lighthouse.shutdown()
-
-
-def lose_replicas(rounds: int, heartbeat_ms: int, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with file.open("w") as log:
-        for kind in KINDS * rounds:
-            seconds[kind].append(seconds_without_step(kind, heartbeat_ms, log))
-            print(f"{kind:8} {seconds[kind][-1]:7.3f} s", flush=True)
-    for kind, found in seconds.items():
-        print(f"{kind:8} median {statistics.median(found):.3f} s, {min(found):.3f} to {max(found):.3f} s")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PROGRAMS), help="programs, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--lost-replica", action="store_true", help="the time until torchft goes on after a kill")
-    parser.add_argument("--heartbeat-ms", type=int, default=2000, help="the lighthouse's limit for a heartbeat")
-    parser.add_argument("--log", type=Path, default=ROOT / "build/lost_replica.log", help="the replicas' messages")
     parser.add_argument("--program", choices=PROGRAMS, help=argparse.SUPPRESS)
-    parser.add_argument("--replica", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.program:
         torch.set_num_threads(1)
         note_steps()
         PROGRAMS[chosen.program][0]()
-    elif chosen.replica:
-        train_replica(*chosen.replica)
-    elif chosen.lost_replica:
-        lose_replicas(chosen.rounds, chosen.heartbeat_ms, chosen.log)
     else:
         print("| a step of | gloo | `--as-gloo` | times as fast |\n|---|---|---|---|", flush=True)
         for name in chosen.only.split(","):

@@ -17,7 +17,6 @@ import copy
 import functools
 import json
 import os
-import random
 import runpy
 import signal
 import socket
@@ -37,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 import perseus_like.torch as hvd
 
 from . import RESULT, SMALL, write_whole
-from .harness import MIB, WIDTH, resnet_shapes
+from .harness import WIDTH, resnet_shapes
 
 if _stand_in := os.environ.get("PERSEUS_BENCHMARK_STAND_IN"):
     runpy.run_path(_stand_in)
@@ -216,30 +215,6 @@ def graphs() -> None:
         right = torch.allclose(found, expected, rtol=1e-3, atol=1e-5)
         require(right, f"{train.__name__}: the weights differ from eager ones")
     say("GRAPHS are right")
-
-
-def allocations() -> None:
-    """Allocates, reduces and frees tensors of many sizes, and now and then the buckets of an optimizer."""
-    choose, size, count = random.Random(17), hvd.size(), sized(500, 60)
-    running: list[tuple[int, int]] = []
-    for number in range(count):
-        elements = int(2 ** choose.uniform(1, sized(24, 12)))
-        tensor = torch.full((elements,), float(hvd.rank() + number), device="cuda")
-        running.append((number, hvd.allreduce_async(tensor, op=hvd.Sum, name=f"allocation {number}")))
-        del tensor  # it is freed while the work is in flight
-        while len(running) == 4 or (running and number == count - 1):
-            for index, handle in choose.sample(running, len(running)):
-                result, expected = hvd.synchronize(handle), size * index + size * (size - 1) / 2
-                require(bool((result == expected).all()), f"allocation {index}: {result[:4].tolist()}, not {expected}")
-            running.clear()
-        if number % 20 == 19:
-            net = torch.nn.Linear(elements % 500 + 1, 64).cuda()
-            through_optimizer(net, net, torch.ones(4, elements % 500 + 1, device="cuda"))
-            del net
-            torch.cuda.empty_cache()
-    torch.cuda.synchronize()
-    say(f"{count} allocations, at most {torch.cuda.max_memory_reserved() / MIB:.0f} MiB reserved")
-    say("ALLOCATIONS are right")
 
 
 def lost_rank() -> None:
@@ -544,7 +519,6 @@ PARTS: dict[str, tuple[Callable[[], None], str]] = {
     "hooks": (hooks, "nccl"),
     "overlap": (ddp_overlap, "perseus"),
     "graphs": (graphs, "perseus"),
-    "allocations": (allocations, "perseus"),
     "transformer": (transformer, "nccl"),
     "resnet50": (resnet50, "nccl"),
     "lost_rank": (lost_rank, ""),

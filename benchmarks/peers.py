@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib.metadata
 import importlib.util
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,63 +73,9 @@ def _horovod(world: World) -> Reducer:
     return lambda tensor: lambda: module.allreduce_(tensor, op=module.Sum, name=f"peer.{tensor.numel()}")
 
 
-# --- oneCCL through its C interface (2022 and later), which has the shape of NCCL's ----------------------------------
-
-FLOAT32, SUM = 7, 0
-# Libraries in oneCCL's folder, where the loader does not search. Once they are loaded, oneCCL's plugin finds them.
-COMPANIONS = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libsycl.so.9", "libccl.so.2", "libccl.so.1")
-
-
-class UniqueId(ctypes.Structure):
-    """oneCCL's unique id, with more bytes than any version has. It is passed by value, so that does no harm."""
-
-    _fields_ = (("bytes", ctypes.c_char * 4096),)
-
-
-def _oneccl(world: World) -> Reducer:
-    import perseus_like.torch as hvd
-
-    try:
-        files = importlib.metadata.files("oneccl") or []
-        library = next(Path(str(file.locate())) for file in files if file.name == "libccl.so.2")
-    except (importlib.metadata.PackageNotFoundError, StopIteration):
-        raise Missing(NOT_INSTALLED) from None
-    os.environ.setdefault("CCL_PLUGIN", "ONECCL_LEGACY_CPU")
-    for name in COMPANIONS:
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(str(library.resolve().with_name(name)))
-    try:
-        ccl = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise Missing(f"cannot be opened: {error}") from None
-
-    def check(status: int) -> None:
-        if status != 0:
-            raise Missing(f"cannot start: status {status}")
-
-    mine, communicator = UniqueId(), ctypes.c_void_p()
-    if world.rank == 0:
-        check(ccl.onecclGetUniqueId(ctypes.byref(mine)))
-    unique = UniqueId.from_buffer_copy(hvd.broadcast_object(bytes(mine), root_rank=0))
-    check(ccl.onecclCommInitRank(ctypes.byref(communicator), world.size, unique, world.rank))
-
-    def reducer(tensor: torch.Tensor) -> Callable[[], object]:
-        out = torch.empty_like(tensor).fill_(0)
-        count, stream = ctypes.c_size_t(tensor.numel()), ctypes.c_void_p()
-        addresses = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p(out.data_ptr())
-
-        def reduce(keep: object = (tensor, out)) -> None:
-            if status := ccl.onecclAllReduce(*addresses, count, FLOAT32, SUM, communicator, stream):
-                raise RuntimeError(f"onecclAllReduce of {tensor.numel()} floats failed with {status}")
-
-        return reduce
-
-    return reducer
-
-
 # --- all of them -----------------------------------------------------------------------------------------------------
 
-PEERS = {"gloo": start_gloo, "MPI": _mpi4py, "oneCCL": _oneccl, "Horovod": _horovod}
+PEERS = {"gloo": start_gloo, "MPI": _mpi4py, "Horovod": _horovod}
 
 
 def start(result: Result, starts: Mapping[str, Callable[[World], Any]] = PEERS) -> dict[str, Any]:

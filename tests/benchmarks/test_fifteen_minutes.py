@@ -253,7 +253,7 @@ def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) 
         if files:
             checked.append(each.name)
             assert not each.check(0, "".join(file.read_text() for file in files)), each.name
-    expected = ["control", "kernels", "packing", "hooks", "collectives", "overlap", "graphs", "allocations"]
+    expected = ["control", "kernels", "packing", "hooks", "collectives", "overlap", "graphs"]
     assert checked == [*expected, "transformer", "resnet50"]
 
 
@@ -294,7 +294,7 @@ def test_everything_runs_on_stand_ins(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     steps = json.loads((out / "results.json").read_text())["steps"]
     assert {name for name, each in steps.items() if each["verdict"] != "PASS"} == set()
-    assert len(steps) >= 25
+    assert len(steps) >= 24
     assert {"size_1", "register", "racecheck", "lost_rank", "allreduce_3", "tensors_2", "adam_3"} <= set(steps)
 
 
