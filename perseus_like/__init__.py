@@ -33,8 +33,4 @@ if not _typing.TYPE_CHECKING:
 
 __all__ = ["__version__", "run"]
 __all__ += adapter_exports.__all__
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

@@ -32,8 +32,4 @@ __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += data_movement.__all__
 __all__ += reductions.__all__
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

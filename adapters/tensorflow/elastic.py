@@ -133,8 +133,4 @@ class TensorFlowState(VariablesState):
 
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

@@ -69,8 +69,4 @@ __all__ = [
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
 __all__ += ops.__all__
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

@@ -34,8 +34,4 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

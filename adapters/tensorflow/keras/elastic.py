@@ -40,8 +40,4 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells

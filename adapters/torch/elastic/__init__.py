@@ -39,8 +39,4 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for completion in editors and shells."""
-    return __all__
+__dir__ = __all__.copy  # for completion in editors and shells
