@@ -250,17 +250,6 @@ def optimizer_step(
     `gradients`, `parameters`, `master`, `first` and `second` are addresses; 0 stands for memory that is not needed.
     """
 
-class WriteReport:
-    """The report of writes lasts until this object is released. Release it before unmapping the memory."""
-
-def report_writes(
-    whole: tuple[int, int, str], tensors: Sequence[tuple[int, int, str]], before: str, after: str
-) -> WriteReport | None:
-    """Names the tensor if a write to read-only memory raises SIGSEGV. Returns None if there are too many reports.
-
-    `whole` and `tensors` are addresses, numbers of bytes, and names. The line is `before`, a name, and `after`.
-    """
-
 def new_rendezvous_address() -> str:
     """Returns a random address for `file_of_first`."""
 

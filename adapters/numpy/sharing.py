@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from perseus_like.docstrings import documented_as
-from perseus_like.host_memory.sharing import Form, share
+from perseus_like.host_memory.sharing import share
 
 T = TypeVar("T")
 
@@ -27,4 +27,4 @@ def shared(make: Callable[[], T], name: str) -> T:
         >>> table.flags.writeable
         False
     """
-    return share(make, name, Form())
+    return share(make, name)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from perseus_like.docstrings import documented_as
-from perseus_like.host_memory.sharing import ArrayPickler, Form, Leaf, array_leaves, share
+from perseus_like.host_memory.sharing import ArrayPickler, share
 
 T = TypeVar("T")
 _LARGEST_INTEGER = 8  # bytes
@@ -35,7 +35,7 @@ def shared(make: Callable[[], T], name: str) -> T:
         >>> float(table[3])
         3.0
     """
-    return share(make, name, Form(_TensorPickler, _leaves))
+    return share(make, name, _TensorPickler)
 
 
 class _TensorPickler(ArrayPickler):
@@ -70,8 +70,3 @@ def _tensor_over(memory: memoryview, datatype: int, shape: tuple[int, ...]) -> t
     with tf.device("CPU:0"):
         tensor = tf.experimental.dlpack.from_dlpack(np.frombuffer(memoryview(exported), words).__dlpack__())
         return tf.reshape(tf.bitcast(tensor, dtype), shape)
-
-
-def _leaves(obj: Any, name: str) -> Iterator[Leaf] | None:
-    """Yields arrays. Nothing writes to a tensor, so that the report of a write need not name it."""
-    return iter([]) if isinstance(obj, tf.Tensor) else array_leaves(obj, name)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from perseus_like.docstrings import documented_as
-from perseus_like.host_memory.sharing import ArrayPickler, Form, Leaf, array_leaves, share
+from perseus_like.host_memory.sharing import ArrayPickler, share
 
 T = TypeVar("T")
 
@@ -23,8 +23,8 @@ def shared(make: Callable[[], T], name: str) -> T:
 
     The first rank of each host calls `make`. The other ranks of the host map the tensors that it returns, so that the
     host has one copy of them. The memory is read-only on all ranks, and no tensor in it requires a gradient. torch has
-    no read-only tensors: a write ends the process by SIGSEGV, after a line that names the tensor. The call is
-    collective over all ranks of the job.
+    no read-only tensors: a write ends the process by SIGSEGV, and `faulthandler` shows its line. The call is collective
+    over all ranks of the job.
 
     Args:
         make: a function without arguments that returns a CPU tensor, a module, or an object that contains tensors,
@@ -36,7 +36,7 @@ def shared(make: Callable[[], T], name: str) -> T:
         >>> base.weight.requires_grad
         False
     """
-    return share(make, name, Form(_TensorPickler, _leaves))
+    return share(make, name, _TensorPickler)
 
 
 class _Storage:
@@ -92,18 +92,3 @@ def _tensor_over(
     tensor = torch.empty(0, dtype=dtype)
     tensor.set_(storage, *place)
     return torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
-
-
-def _leaves(obj: Any, name: str) -> Iterator[Leaf] | None:
-    if isinstance(obj, torch.Tensor):
-        return iter([_leaf(name, obj)] if obj.layout is torch.strided else [])
-    if isinstance(obj, torch.nn.Module):
-        named = [*obj.named_parameters(), *obj.named_buffers()]
-        return (_leaf(f"{name}.{key}", tensor) for key, tensor in named if tensor.layout is torch.strided)
-    return array_leaves(obj, name)
-
-
-def _leaf(name: str, tensor: torch.Tensor) -> Leaf:
-    extents = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1 + sum((extent - 1) * stride for extent, stride in extents) if tensor.numel() else 0
-    return Leaf(name, tensor.data_ptr(), elements * tensor.element_size())

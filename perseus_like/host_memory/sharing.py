@@ -9,10 +9,9 @@ import io
 import mmap
 import os
 import pickle
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -30,14 +29,6 @@ _CONNECT_SECONDS = 60.0
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class Leaf(NamedTuple):
-    """A tensor in the shared object: its name, and its memory."""
-
-    name: str
-    address: int
-    nbytes: int
-
-
 class ArrayPickler(pickle.Pickler):
     """Pickles an object, and gives the memory of its arrays to `buffer_callback`. Adapters extend it."""
 
@@ -53,19 +44,6 @@ class ArrayPickler(pickle.Pickler):
         return NotImplemented
 
 
-def array_leaves(obj: Any, name: str) -> Iterator[Leaf] | None:
-    """Yields the leaf of an array, or returns None for another object. Adapters extend it."""
-    return iter([Leaf(name, obj.ctypes.data, obj.nbytes)]) if isinstance(obj, np.ndarray) else None
-
-
-@dataclass(frozen=True)
-class Form:
-    """The objects that an adapter shares."""
-
-    pickler: Callable[[io.BytesIO, Callable[[pickle.PickleBuffer], Any]], pickle.Pickler] = ArrayPickler
-    leaves: Callable[[Any, str], Iterator[Leaf] | None] = array_leaves
-
-
 @dataclass(frozen=True)
 class _Offer:
     """A rank's message to all: where it runs and, from the rank that loads, where the others get the file."""
@@ -76,13 +54,13 @@ class _Offer:
     failure: str = ""
 
 
-def share(make: Callable[[], T], name: str, form: Form) -> T:
+def share(make: Callable[[], T], name: str, pickler: type[ArrayPickler] = ArrayPickler) -> T:
     """Returns the object that `make` returns on the first rank of this host, in read-only memory. Collective.
 
     Args:
         make: a function without arguments that returns the object.
         name: names the call in messages. It is the same on all ranks.
-        form: how the object is written and read.
+        pickler: the class that gives the memory of tensors away when it pickles the object.
 
     Returns:
         An equal object on every rank. The memory is freed when no rank of the host uses a part of it any more.
@@ -101,22 +79,24 @@ def share(make: Callable[[], T], name: str, form: Form) -> T:
     fd = os.memfd_create("perseus-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with io.FileIO(fd, "r+") as own:
         if is_first:
-            offer, error = _load(own, make, offer, form)
+            offer, error = _load(own, make, offer, pickler)
         offers = allgather_object(offer, f"shared.{name}")
         if error is not None:
             raise error
         _raise_failure(offers, name)
         host = next(ranks for ranks in ranks_of_hosts() if core.rank() in ranks)
         if len(host) == 1:
-            return cast(T, _mapped(own, offer, name, form))
+            return cast(T, _mapped(own, offer, name))
         with _received(own, offers[host[0]], host.index(core.rank()), len(host), name) as received:
-            return cast(T, _mapped(received, offers[host[0]], name, form))
+            return cast(T, _mapped(received, offers[host[0]], name))
 
 
-def _load(file: io.FileIO, make: Callable[[], Any], offer: _Offer, form: Form) -> tuple[_Offer, Exception | None]:
+def _load(
+    file: io.FileIO, make: Callable[[], Any], offer: _Offer, pickler: type[ArrayPickler]
+) -> tuple[_Offer, Exception | None]:
     """Puts the object into the file. Returns an error instead of raising it: the other ranks wait for the offer."""
     try:
-        nbytes, index_at = _write_object(file.fileno(), make(), form)
+        nbytes, index_at = _write_object(file.fileno(), make(), pickler)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         address = session.core.new_rendezvous_address()
         return replace(offer, address=address, nbytes=nbytes, index_at=index_at), None
@@ -124,11 +104,11 @@ def _load(file: io.FileIO, make: Callable[[], Any], offer: _Offer, form: Form) -
         return replace(offer, failure=f"{type(error).__name__}: {error}"), error
 
 
-def _write_object(fd: int, obj: Any, form: Form) -> tuple[int, int]:
+def _write_object(fd: int, obj: Any, pickler: type[ArrayPickler]) -> tuple[int, int]:
     """Writes the memory of the tensors, then the index and the pickle. Returns the size, and the index's offset."""
     buffers: list[memoryview] = []
     pickled = io.BytesIO()
-    form.pickler(pickled, lambda buffer: buffers.append(buffer.raw())).dump(obj)
+    pickler(pickled, lambda buffer: buffers.append(buffer.raw())).dump(obj)
     places: list[tuple[int, int]] = []
     end = 0
     for buffer in buffers:
@@ -167,7 +147,7 @@ def _received(own: io.FileIO, offer: _Offer, index: int, count: int, name: str) 
         raise type(error)(text) from error
 
 
-def _mapped(file: io.FileIO, offer: _Offer, name: str, form: Form) -> Any:
+def _mapped(file: io.FileIO, offer: _Offer, name: str) -> Any:
     """Maps the file and makes the object, whose tensors keep the mapping."""
     seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
     if os.fstat(file.fileno()).st_size != offer.nbytes or seals & _SEALS != _SEALS:
@@ -179,41 +159,8 @@ def _mapped(file: io.FileIO, offer: _Offer, name: str, form: Form) -> Any:
     whole = memoryview(mapping)
     places, pickled = pickle.loads(whole[offer.index_at :])
     obj = pickle.loads(pickled, buffers=[whole[offset : offset + nbytes] for offset, nbytes in places])
-    _report_writes(mapping, obj, name, form)
-    return obj
-
-
-def _report_writes(mapping: mmap.mmap, obj: Any, name: str, form: Form) -> None:
-    """Makes the process name the tensor if a write to the mapping ends it."""
-    address = np.frombuffer(mapping, np.uint8).ctypes.data
     if not faulthandler.is_enabled():
-        # It shows the line of Python that writes. Enabled later by the program, it would hide the tensor's name.
+        # torch has no read-only tensors: a write ends the process. This shows the line of Python that writes.
         with contextlib.suppress(AttributeError, ValueError, RuntimeError, OSError):  # stderr may be no file
             faulthandler.enable()
-    report = session.core.report_writes(
-        (address, len(mapping), "memory"),
-        [
-            (leaf.address, leaf.nbytes, leaf.name)
-            for leaf in _leaves_below(obj, name, form, set())
-            if address <= leaf.address < address + len(mapping)
-        ],
-        f"perseus_like: rank {session.core.rank()} wrote to ",
-        f" of hvd.shared({name!r}), which is read-only because the ranks of this host share its memory; "
-        "change a copy of it",
-    )
-    if report is not None:
-        weakref.finalize(mapping, [report].clear).atexit = False
-
-
-def _leaves_below(obj: Any, name: str, form: Form, seen: set[int]) -> Iterator[Leaf]:
-    """Yields the tensors in nested dictionaries, lists and tuples, named by their keys.
-
-    `seen` has the ids of the containers so far: a container may contain itself.
-    """
-    leaves = form.leaves(obj, name)
-    if leaves is not None:
-        yield from leaves
-    elif isinstance(obj, dict | list | tuple) and id(obj) not in seen:
-        seen.add(id(obj))
-        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            yield from _leaves_below(value, f"{name}[{key!r}]", form, seen)
+    return obj
