@@ -19,7 +19,9 @@ def _moments_of_all_ranks(layer: Any, inputs: Any, mean: Any, variance: Any, mas
     ranks = layer.process_set
     # A function is traced once, and an elastic job may get more ranks later.
     is_local = ranks.size() == 1 and not is_elastic()
-    if not ranks.included() or is_local or _is_abstract(inputs):
+    # Keras on torch infers shapes with tensors on a device without memory.
+    is_abstract = getattr(getattr(inputs, "device", None), "type", None) == "meta"
+    if not ranks.included() or is_local or is_abstract:
         return mean, variance
     backend = backends.chosen()
     math = backend.math
@@ -59,11 +61,6 @@ class SyncBatchNormalizationImpl(layer_with_moments(_moments_of_all_ranks)):  # 
             raise ValueError("SyncBatchNormalization needs the statistics of all ranks; leave fused at False")
         super().__init__(**kwargs)
         self.process_set = process_set
-
-
-def _is_abstract(inputs: Any) -> bool:
-    """Returns whether Keras on torch is inferring shapes, with tensors on a device without memory."""
-    return getattr(getattr(inputs, "device", None), "type", None) == "meta"
 
 
 def _of_all_ranks(backend: Any, mean: Any, variance: Any, count: Any, name: str, ranks: ProcessSet) -> tuple[Any, Any]:

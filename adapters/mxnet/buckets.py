@@ -106,7 +106,11 @@ class GradientBuckets:
     def _lay_out(self, parameters: list[Parameter]) -> None:
         # A backward pass computes the gradients of the last layers first.
         order = list(reversed(range(len(parameters))))
-        members = {index: _member_of(gradient_of(parameters[index])) for index in order}
+        gradients = {index: gradient_of(parameters[index]) for index in order}
+        members = {
+            index: Member(gradient.size, np.dtype(gradient.dtype).itemsize, np.dtype(gradient.dtype).name)
+            for index, gradient in gradients.items()
+        }
         layout = lay_out(members, order, self._rules.groups_of(range(len(parameters))))
         self._parameters, self._buckets, self._agreed = parameters, [each.members for each in layout.buckets], False
         if not is_called(self._rules.compression):
@@ -122,8 +126,3 @@ class GradientBuckets:
         ]
         self._name = self._common_name.meet(descriptions) + (f".{self._prefix}" if self._prefix else "")
         self._agreed = True
-
-
-def _member_of(gradient: Array) -> Member[str]:
-    dtype = np.dtype(gradient.dtype)
-    return Member(gradient.size, dtype.itemsize, dtype.name)

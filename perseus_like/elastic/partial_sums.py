@@ -69,7 +69,10 @@ def places_in(variables: Sequence[Any], some: Sequence[Any]) -> Places | None:
 
 def mean_over_ranks(kept: Kept, name: str) -> Kept:
     """Returns the means of the sums of all ranks that have made as many passes as rank 0. Collective."""
-    described = {places: (each.passes, [_kind_of(value) for value in each.values]) for places, each in kept.items()}
+    described = {
+        places: (each.passes, [None if value is None else (tuple(value.shape), value.dtype) for value in each.values])
+        for places, each in kept.items()
+    }
     everybody = allgather_object(described, name)
     means: dict[Places, Sums] = {}
     for number, (places, (passes, _)) in enumerate(sorted(everybody[0].items())):
@@ -92,7 +95,3 @@ def _means(mine: list[Any], kinds: list[Any], ranks: int, name: str) -> list[Any
             started.append(_arrays.allreduce(np.asarray(array / ranks), Op.Sum, f"{name}.{place}"))
     results = iter(results_of(started))
     return [None if kind is None else next(results).reshape(kind[0]).astype(kind[1]) for kind in kinds]
-
-
-def _kind_of(value: Any) -> tuple[tuple[int, ...], Any] | None:
-    return None if value is None else (tuple(value.shape), value.dtype)

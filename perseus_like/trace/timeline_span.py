@@ -32,7 +32,9 @@ def _at_start() -> None:
     else:
         path, rank = Path(named).absolute(), session.core.rank()
         _file = path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
-        _before, _began = _age_of_process(), time.monotonic()
+        started = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19]  # in ticks since the boot
+        _before = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+        _began = time.monotonic()
 
 
 def finish() -> None:
@@ -48,12 +50,6 @@ def forget() -> None:
     """Leaves the timeline as it is. A timeline that the program starts itself does not begin at init()."""
     global _file
     _file = None
-
-
-def _age_of_process() -> float:
-    """Returns the seconds since this process was started."""
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _append(file: Path, session_end: float) -> None:

@@ -148,7 +148,8 @@ def _custom_call(
 def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[int]], graph: Any) -> str:
     """Returns the request as words for native/xla.cc. The name is the last word, and the member names follow it."""
     ranks = session.core.process_set_ranks(request.set_id)
-    words: list[object] = [int(_verb(request)), request.set_id, ranks.index(session.core.rank()), len(ranks)]
+    verb = Verb.adasum if request.adasum else Verb[request.verb.replace("reducescatter", "reduce_scatter")]
+    words: list[object] = [int(verb), request.set_id, ranks.index(session.core.rank()), len(ranks)]
     op, average, prescale, postscale, wire_dtype = request.reduce
     words += [op, int(average), repr(float(prescale)), repr(float(postscale)), wire_dtype, request.root, len(tensors)]
     for tensor, shape in zip(tensors, shapes, strict=False):
@@ -158,12 +159,6 @@ def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[i
     name = graph.unique_name(request.name or request.verb).replace(" ", "_")
     words.append(f"{'grouped_' if request.grouped else ''}{request.verb}.{name}")
     return " ".join(map(str, [*words, request.member_names]))
-
-
-def _verb(request: Request) -> Verb:
-    if request.adasum:
-        return Verb.adasum
-    return Verb.reduce_scatter if request.verb == "reducescatter" else Verb[request.verb]
 
 
 def _result_shape(request: Request, tensor: Any) -> list[int]:

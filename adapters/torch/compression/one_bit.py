@@ -22,7 +22,10 @@ class OneBitCompressor(FeedbackCompressor):
     """
 
     def exchange(self, name: str, pieces: list[Piece], process_set: ProcessSet) -> Callable[[], bool]:
-        rows = [_rows(piece) for piece in pieces]
+        rows = [
+            piece.matrix() if len(piece.values) >= SHORTEST_ROW * piece.rows else piece.values.view(1, -1)
+            for piece in pieces
+        ]
         positive = [matrix >= 0 for matrix in rows]
         sizes = [_sizes(matrix, bits) for matrix, bits in zip(rows, positive, strict=True)]
         for matrix, bits, size in zip(rows, positive, sizes, strict=True):
@@ -43,11 +46,6 @@ class OneBitCompressor(FeedbackCompressor):
             return bool(all_sizes.isfinite().all())
 
         return finish
-
-
-def _rows(piece: Piece) -> torch.Tensor:
-    long_enough = len(piece.values) >= SHORTEST_ROW * piece.rows
-    return piece.matrix() if long_enough else piece.values.view(1, -1)
 
 
 def _sizes(matrix: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:

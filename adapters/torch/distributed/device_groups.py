@@ -35,16 +35,12 @@ def _delegate(name: str, place: int) -> Callable[..., Any]:
 
     def call(self: DeviceGroups, *arguments: Any, **options: Any) -> Any:
         given = arguments[place] if place < len(arguments) else next(iter(options.values()))
-        return getattr(self.part_for(_device_type(given)).group, name)(*arguments, **options)
+        while not isinstance(given, torch.Tensor):
+            given = given[0]
+        return getattr(self.part_for(given.device.type).group, name)(*arguments, **options)
 
     call.__name__ = name
     return without_dynamo(call)
-
-
-def _device_type(tensors: Any) -> str:
-    while not isinstance(tensors, torch.Tensor):
-        tensors = tensors[0]
-    return str(tensors.device.type)
 
 
 def create(options: Any, backend_options: Any, name: str) -> Any:

@@ -140,7 +140,11 @@ class StoreRendezvous:
                 parts = [mine, *(self._read(key) for key in keys)]
                 self._answer(_ALL, *parts)
                 return parts
-        missing = [rank for rank in range(1, self._size) if not self._has_contributed(rank)]
+        missing = [
+            rank
+            for rank in range(1, self._size)
+            if rank not in self._invited or not has_keys(self._store, [self._piece(self._invited[rank])])
+        ]
         raise self._end(_TIMED_OUT, self._missing_text(missing))
 
     def _invite(self) -> None:
@@ -217,9 +221,6 @@ class StoreRendezvous:
     def _answer(self, *parts: bytes) -> None:
         self._set(self._key(f"{self._round}/answer"), pack(parts).hex())
 
-    def _has_contributed(self, rank: int) -> bool:
-        return rank in self._invited and has_keys(self._store, [self._piece(self._invited[rank])])
-
     def _announcement(self, rank: int) -> str:
         return f"{self._prefix}/announced/{rank}"
 
@@ -251,12 +252,14 @@ class StoreRendezvous:
         deadline = time.monotonic() + seconds
         self._pause = _SHORTEST_PAUSE_SECONDS
         longest = max(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS_PER_RANK * self._size)
+        lost = select.poll()
+        lost.register(self.lost, select.POLLIN)
         while True:
             yield
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            if self._waits_until_lost(min(self._pause, left)):
+            if lost.poll(1000 * min(self._pause, left)):
                 yield  # a round that is complete has its answer before the first of its ranks can end
                 text = self._lost_text()
                 if self._rank == 0:
@@ -266,11 +269,6 @@ class StoreRendezvous:
                 self._is_over = True
                 raise PeerLostError(text)
             self._pause = min(2 * self._pause, longest)
-
-    def _waits_until_lost(self, seconds: float) -> bool:
-        waiting = select.poll()
-        waiting.register(self.lost, select.POLLIN)
-        return bool(waiting.poll(1000 * seconds))
 
     def _lost_text(self) -> str:
         return (

@@ -75,7 +75,10 @@ class TorchReducer(GradientReducer):
         shapes = [(member.shape, member.dtype) for member in members]
         if shapes != [(view.shape, view.dtype) for view in views]:
             self._views.pop(name, None)
-            views = self._views[name] = _views_of_new_memory(members)
+            places = [member_of(member).padded_elements for member in members]
+            rows = torch.split(allocate(sum(places), (members[0].dtype, members[0].device)), places)
+            views = [row[: member.numel()].view(member.shape) for row, member in zip(rows, members, strict=True)]
+            self._views[name] = views
         for view, member in zip(views, members, strict=True):
             fill(view, member.detach())
         return views
@@ -91,10 +94,3 @@ class TorchReducer(GradientReducer):
 
     def reduce_sparse(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         raise ValueError("sparse gradients on Keras' torch backend: pass sparse_as_dense=True to DistributedOptimizer")
-
-
-def _views_of_new_memory(members: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns contiguous tensors of the shapes of `members`, one behind the other."""
-    places = [member_of(member).padded_elements for member in members]
-    rows = torch.split(allocate(sum(places), (members[0].dtype, members[0].device)), places)
-    return [row[: member.numel()].view(member.shape) for row, member in zip(rows, members, strict=True)]

@@ -110,17 +110,13 @@ class ShardedUpdate:
         self._known = {}
 
     def _named(self, group: int | None = None) -> list[tuple[str, torch.Tensor]]:
+        # A parameter that was frozen after its gradient was computed is trained for as long as it has one.
         return [
-            (self._names.get(id(parameter), f"group {number}, parameter {place}"), parameter)
-            for number, each in enumerate(self._groups)
-            for place, parameter in enumerate(each["params"])
-            if self._is_trained(parameter) and group in (None, number)
+            (self._names.get(id(each), f"group {number}, parameter {place}"), each)
+            for number, owner in enumerate(self._groups)
+            for place, each in enumerate(owner["params"])
+            if group in (None, number) and (each.requires_grad or (each.grad is not None and id(each) in self._known))
         ]
-
-    def _is_trained(self, parameter: torch.Tensor) -> bool:
-        """A parameter that was frozen after its gradient was computed is trained for as long as it has one."""
-        has_gradient = parameter.grad is not None and id(parameter) in self._known
-        return parameter.requires_grad or has_gradient
 
     # --- memory
 

@@ -29,12 +29,6 @@ LATEST = "latest_checkpointed_iteration.txt"
 LAYOUT = ("tensor_model_parallel_size", "pipeline_model_parallel_size", *SHARDING)
 
 
-def latest(folder: str) -> Path | None:
-    """Returns the folder of the last complete checkpoint."""
-    note = Path(folder) / LATEST
-    return Path(folder) / f"iter_{int(note.read_text()):07d}" if note.is_file() else None
-
-
 def save(
     iteration: int, model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Namespace, world: World
 ) -> None:
@@ -72,10 +66,11 @@ def save(
 
 def load(model: nn.Module, optimizer: Any, scheduler: Any, scaler: Any, args: Namespace, world: World) -> int:
     """Continues from the last checkpoint in --load. Returns its iteration, or 0 if there is none."""
-    found = latest(args.load)
-    if found is None:
+    note = Path(args.load) / LATEST
+    if not note.is_file():
         state.get_logger().info("no checkpoint in %s: the training starts from the beginning", args.load)
         return 0
+    found = Path(args.load) / f"iter_{int(note.read_text()):07d}"
     file = found / f"rank_{world.rank}.pt"
     saved: dict[str, Any] = {"layout": None}
     if file.is_file():

@@ -109,9 +109,8 @@ def make_tokenizer(args: Namespace) -> Any:
         try:
             return AutoTokenizer.from_pretrained(model)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{model} has no tokenizer ({_line(error)}); give --tokenizer-type and --vocab-file"
-            ) from None
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise InputError(f"{model} has no tokenizer ({reason}); give --tokenizer-type and --vocab-file") from None
     if args.vocab_file is None:
         raise InputError(f"--tokenizer-type {kind} needs --vocab-file")
     if kind == "GPT2BPETokenizer":
@@ -123,7 +122,3 @@ def make_tokenizer(args: Namespace) -> Any:
     from transformers import BertTokenizer
 
     return BertTokenizer(vocab=args.vocab_file, do_lower_case=kind == "BertWordPieceLowerCase")
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -99,12 +99,6 @@ class LauncherHeartbeat:
             if rank.name:
                 rank.send(COMMAND_OF[signum])
 
-    def _send_missed(self, rank: _RankConnection) -> None:
-        """Sends the signals that came before the rank was connected. mpirun may have dropped the one to end the job."""
-        end = self._supervisor.stopped_by
-        if commands := self._owed + (COMMAND_OF[end] if end else b""):
-            rank.send(commands)
-
     def _read(self, rank: _RankConnection) -> None:
         problem: OSError | None = None
         try:
@@ -117,7 +111,10 @@ class LauncherHeartbeat:
         if data and rank.take(data):
             if rank.name and not was_known:
                 self._count_in()
-                self._send_missed(rank)
+                # These signals came before the rank was connected. mpirun may have dropped the one to end the job.
+                end = self._supervisor.stopped_by
+                if commands := self._owed + (COMMAND_OF[end] if end else b""):
+                    rank.send(commands)
             for line in rank.reports():
                 self._report(rank.number, line)
             return

@@ -64,7 +64,9 @@ def hide_values(argv: Sequence[str]) -> None:
     command = split_command(make_parser(), argv)[1]
     own = len(argv) - len(command)
     with contextlib.suppress(OSError, ValueError):
-        start, end = _command_line_addresses()
+        # The start and end of the command line that the kernel shows for this process.
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
         with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
             memory.seek(start)
             words = memory.read(end - start).split(b"\0")
@@ -76,12 +78,6 @@ def hide_values(argv: Sequence[str]) -> None:
                 words[first + index] = word[: len(word) - len(value)] + b"*" * len(value)
             memory.seek(start)
             memory.write(b"\0".join(words))
-
-
-def _command_line_addresses() -> tuple[int, int]:
-    """Returns the start and end in memory of the command line that the kernel shows for this process."""
-    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    return int(fields[45]), int(fields[46])
 
 
 def _secret_values(own: Sequence[str], variables: Sequence[str]) -> list[tuple[int, bytes]]:

@@ -204,7 +204,10 @@ class Supervisor:
         if is_good and self._screen.is_on_terminal:
             ranks = "1 rank" if self._screen.size == 1 else f"{self._screen.size} ranks"
             self._screen.announce(f"{ranks} ended after {time.monotonic() - self._start:.1f} s")
-        self._flush_screen()
+        # The launcher waits for a slow reader of its output. After a failure or a signal, the wait is limited.
+        limit = time.monotonic() + self._stop_timeout if self._stop_reason else None
+        while self._screen.backlog and (limit is None or time.monotonic() < limit):
+            self._iterate(longest=0.1)
         return self._exit_code()
 
     def fail(self, failure: Failure, grace: float) -> None:
@@ -372,12 +375,6 @@ class Supervisor:
             leftovers = self._leftovers(everything)
             if time.monotonic() > start + self._terminate_seconds:
                 processes.send(leftovers, signal.SIGKILL)
-
-    def _flush_screen(self) -> None:
-        # The launcher waits for a slow reader of its output. After a failure or a signal, the wait is limited.
-        limit = time.monotonic() + self._stop_timeout if self._stop_reason else None
-        while self._screen.backlog and (limit is None or time.monotonic() < limit):
-            self._iterate(longest=0.1)
 
     # Signals.
 

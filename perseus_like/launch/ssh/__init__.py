@@ -83,13 +83,16 @@ def run_over_ssh(options: Options, size: int, hosts: list[Host], reason: str) ->
         # The host of rank 0, the port before the first one, and a secret.
         rendezvous = f"{_address_for_others(options, hosts[0].name)} {random.choice(_PORTS)} {new_secret()}"
         secrets = {HEARTBEAT: heartbeat.text, TCP_RENDEZVOUS: rendezvous}
+        slots = [host.slots for host in hosts]
         inputs: list[HostInput] = []  # the processes end when their inputs are closed
         for number, host in enumerate(hosts):
             supervisor.serve()
             if supervisor.is_stopping:
                 break
             ranks = _ranks_of(hosts, number)
-            plan = make_plan(options, job_name, {**job, **secrets}, _variables(hosts, number))
+            own = {"HOROVOD_HOSTNAME": host.name}
+            variables = {rank: {**numbers_of_rank(rank, slots), **own} for rank in ranks}
+            plan = make_plan(options, job_name, {**job, **secrets}, variables)
             inputs.append(HostInput(supervisor, plan, 0 in ranks))
             with inputs[-1].hosts_end as stdin:
                 supervisor.start(
@@ -155,13 +158,6 @@ def line_on(host: str, shell: list[str]) -> list[str]:
 def _ranks_of(hosts: list[Host], number: int) -> range:
     first = sum(host.slots for host in hosts[:number])
     return range(first, first + hosts[number].slots)
-
-
-def _variables(hosts: list[Host], number: int) -> dict[int, dict[str, str]]:
-    """Returns the variables of each rank of a host that other ranks do not share."""
-    slots = [host.slots for host in hosts]
-    own = {"HOROVOD_HOSTNAME": hosts[number].name}
-    return {rank: {**numbers_of_rank(rank, slots), **own} for rank in _ranks_of(hosts, number)}
 
 
 def make_plan(

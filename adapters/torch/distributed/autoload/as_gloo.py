@@ -37,12 +37,9 @@ def _with_ours(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the backends to make for those that a program has asked for, by device type."""
     if asked.get("cpu") != _GLOO:
         return dict(asked)
-    if set(asked.values()) == {_GLOO} and not _has_cuda():
-        return {"cpu": NAME}  # gloo is also a backend for CUDA tensors
+    if set(asked.values()) == {_GLOO}:  # gloo is also a backend for CUDA tensors
+        import torch
+
+        if not torch.cuda.is_available():
+            return {"cpu": NAME}
     return {**asked, "cpu": NAME}
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_available())
