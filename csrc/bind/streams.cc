@@ -1,7 +1,6 @@
-#include "bind/bind.h"
-
 #include <cstdint>
 
+#include "bind/bind.h"
 #include "device/device.h"
 
 namespace perseus::bind {
