@@ -297,7 +297,7 @@ def DistributedOptimizer(  # noqa: N802
     Args:
         optimizer: the optimizer to wrap. It shares state and parameter groups with the result.
         named_parameters: `model.named_parameters()`, for error texts.
-        compression: `Compression.none`, `fp16`, `bf16`, `top_k`, `one_bit`, `power_sgd`, or a `Compressor`.
+        compression: `Compression.none`, `fp16`, `bf16`, `top_k`, `one_bit`, or a `Compressor`.
         backward_passes_per_step: the number of backward passes that are summed before gradients are reduced.
         op: Average, Sum or Adasum. With Adasum, ranks step by themselves, and their steps are added where they are
             orthogonal and averaged where they are parallel, so that the learning rate need not grow with the ranks.

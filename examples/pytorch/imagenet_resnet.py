@@ -37,7 +37,6 @@ COMPRESSIONS = {
     "none": hvd.Compression.none,
     "fp16": hvd.Compression.fp16,
     "bf16": hvd.Compression.bf16,
-    "power_sgd": hvd.Compression.power_sgd,
     "top_k": hvd.Compression.top_k,
     "one_bit": hvd.Compression.one_bit,
 }

@@ -23,7 +23,6 @@ COMPRESSIONS = {
     "none": hvd.Compression.none,
     "fp16": hvd.Compression.fp16,
     "bf16": hvd.Compression.bf16,
-    "power_sgd": hvd.Compression.power_sgd(rank=4),
     "top_k": hvd.Compression.top_k(ratio=0.01),
     "one_bit": hvd.Compression.one_bit(),
 }

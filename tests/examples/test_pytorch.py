@@ -167,7 +167,7 @@ def test_resnet_learns(run_example: Example) -> None:
             *["--checkpoint-activations"],
         ],
         ["--adasum", "--depth", 50, "--workers", 1, "--sync-batch-norm", "host", "--no-cuda"],
-        ["--compression", "power_sgd", "--compile", "eager"],
+        ["--compression", "top_k", "--compile", "eager"],
     ],
     ids=["many", "adasum", "compiled"],
 )

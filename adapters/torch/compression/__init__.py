@@ -14,7 +14,6 @@ from perseus_like.tables import DType
 from ..feedback import FeedbackCompressor
 from .between_hosts import BetweenHosts
 from .one_bit import OneBitCompressor
-from .power_sgd import PowerSGDCompressor
 from .top_k import TopKCompressor
 
 
@@ -56,7 +55,6 @@ class Compression:
     bf16: TypeAlias = BF16Compressor
     top_k: TypeAlias = TopKCompressor
     one_bit: TypeAlias = OneBitCompressor
-    power_sgd: TypeAlias = PowerSGDCompressor
     between_hosts: TypeAlias = BetweenHosts  # between_hosts(Compression.top_k(ratio=0.02)): exact within a host
 
 
@@ -69,6 +67,5 @@ __all__ = [
     "FeedbackCompressor",
     "NoneCompressor",
     "OneBitCompressor",
-    "PowerSGDCompressor",
     "TopKCompressor",
 ]

@@ -16,7 +16,7 @@ from ..feedback import FeedbackCompressor, Piece
 
 
 class BetweenHosts(FeedbackCompressor):
-    """`Compression.between_hosts(Compression.top_k(0.01))`: what `top_k`, `one_bit` and `power_sgd` do, between hosts.
+    """`Compression.between_hosts(Compression.top_k(0.01))`: what `top_k` and `one_bit` do, between hosts.
 
     The lowest rank of each host compresses the host's sum, exchanges it with the others of its kind, and hands the
     mean to its host. So fewer ranks exchange, what is left out is the host's, and only these ranks keep it.
@@ -27,7 +27,7 @@ class BetweenHosts(FeedbackCompressor):
         self.inner = inner() if isinstance(inner, type) else inner
         if not isinstance(self.inner, FeedbackCompressor) or isinstance(self.inner, BetweenHosts):
             raise ValueError(
-                f"between_hosts takes top_k, one_bit or power_sgd, not {inner!r}; "
+                f"between_hosts takes top_k or one_bit, not {inner!r}; "
                 "fp16 and bf16 are exact within a host by themselves"
             )
 

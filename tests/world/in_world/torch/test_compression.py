@@ -68,45 +68,9 @@ class NumPyOneBit:
         return np.where(row >= 0, high, low)
 
 
-class NumPyPowerSGD:
-    def __init__(self, size: int, rank: int) -> None:
-        self.rank = rank
-        self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
-        self.right: dict[int, Array] = {}
-
-    def mean(self, step: int) -> list[Array]:
-        wanted = [
-            [gradient + error for gradient, error in zip(gradients(rank, step), errors, strict=True)]
-            for rank, errors in enumerate(self.errors)
-        ]
-        means = []
-        for place, shape in enumerate(SHAPES):
-            all_ranks = [each[place] for each in wanted]
-            mean: Any = sum(all_ranks) / len(all_ranks)
-            if len(shape) > 1 and shape[0] * self.rank + mean[:1].size * self.rank < mean.size:
-                mean = self._narrow(place, [each.reshape(shape[0], -1) for each in all_ranks]).reshape(shape)
-                for errors, each in zip(self.errors, all_ranks, strict=True):
-                    errors[place] = each - mean
-            means.append(np.asarray(mean))
-        return means
-
-    def _narrow(self, place: int, matrices: list[Array]) -> Array:
-        if place not in self.right:
-            generator = torch.Generator().manual_seed(place)
-            start = torch.randn(matrices[0].shape[1], self.rank, generator=generator, dtype=torch.float64)
-            self.right[place] = start.numpy()
-        left: Any = sum(matrix @ self.right[place] for matrix in matrices)
-        basis = np.linalg.svd(left, full_matrices=False)[0]
-        # The next step depends on the coordinates of the basis, not only on its space, so use the basis of QR.
-        basis = basis @ (basis.T @ np.linalg.qr(left)[0])
-        self.right[place] = sum(matrix.T @ basis for matrix in matrices) / len(matrices)
-        return np.asarray(basis @ self.right[place].T)
-
-
 REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "top_k": (lambda: hvd.Compression.top_k(ratio=0.05), lambda size: NumPyTopK(size, 0.05)),
     "one_bit": (lambda: hvd.Compression.one_bit, NumPyOneBit),
-    "power_sgd": (lambda: hvd.Compression.power_sgd(rank=2), lambda size: NumPyPowerSGD(size, 2)),
 }
 
 
@@ -195,7 +159,7 @@ def accuracy_after_training(compression: Any, rank: int, size: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fp16", "bf16", "top_k", "one_bit", "power_sgd"])
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "top_k", "one_bit"])
 def test_converges_on_the_digits(kind: str, rank: int, size: int) -> None:
     compression = getattr(hvd.Compression, kind)
     assert accuracy_after_training(compression, rank, size) >= 0.95
@@ -254,37 +218,25 @@ def test_a_scale_that_changes_does_not_change_what_was_left_out(kind: str, rank:
         np.testing.assert_allclose(scaled.detach().numpy(), plain.detach().numpy(), rtol=1e-9, atol=1e-9)
 
 
-def test_gradients_outside_of_buckets_and_ranks_that_join(rank: int, size: int, two_ranks: None) -> None:
-    """Parameters are unfrozen, groups are added, steps have two passes, and ranks join."""
+def test_gradients_outside_of_buckets(rank: int, size: int, two_ranks: None) -> None:
+    """Parameters are unfrozen, groups are added, and steps have two passes."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20), torch.nn.Linear(20, 1))
     hvd.broadcast_parameters(model.state_dict(), 0)
     model[0].requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model[:2].parameters(), lr=0.1),
-        compression=hvd.Compression.power_sgd(rank=1),
+        compression=hvd.Compression.top_k(ratio=0.5),
         backward_passes_per_step=2,
     )
-    for step in range(8):
+    for step in range(6):
         if step == 2:
             model[0].requires_grad_(True)
         if step == 4:
             optimizer.add_param_group({"params": list(model[2].parameters())})
-        if step == 6:
-            break
         optimizer.zero_grad()
         for _ in range(2):
             model(torch.full((3, 40), rank + step + 1.0)).square().mean().backward()
         optimizer.step()
-    for step in range(rank):
-        optimizer.zero_grad()
-        for _ in range(2):
-            model(torch.full((3, 40), rank + step + 1.0)).square().mean().backward()
-        optimizer.step()
-    last = hvd.join()
-    hvd.broadcast_parameters(model.state_dict(), last)
-    optimizer.zero_grad()
-    model(torch.ones(3, 40) * rank).sum().backward()
-    optimizer.step()
     digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
     assert len(set(digests)) == 1
 
@@ -359,14 +311,12 @@ def test_a_custom_compression_with_error_feedback(rank: int, size: int, two_rank
 
 
 def test_mistakes(rank: int, size: int) -> None:
-    for kind in (hvd.Compression.top_k, hvd.Compression.one_bit(), hvd.Compression.power_sgd):
+    for kind in (hvd.Compression.top_k, hvd.Compression.one_bit()):
         with pytest.raises(ValueError, match="DistributedOptimizer only"):
             hvd.allreduce(torch.ones(3), compression=kind)
     for wrong in (0.0, 1.5, -1.0):
         with pytest.raises(ValueError, match="ratio"):
             hvd.Compression.top_k(ratio=wrong)
-    with pytest.raises(ValueError, match="rank"):
-        hvd.Compression.power_sgd(rank=0)
     plain = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="not Adasum"):
         hvd.DistributedOptimizer(plain, compression=hvd.Compression.one_bit, op=hvd.Adasum)
