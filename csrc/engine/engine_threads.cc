@@ -172,16 +172,18 @@ void EngineThreads::schedule(Entry& entry, Clock::time_point due) {
   entry.due = due_.emplace(due, &entry);
 }
 
+// Without a further thread, engines would wait for one another, and the job might hang.
 void EngineThreads::pass_on() {
-  const std::scoped_lock lock(mutex_);
+  Lock lock(mutex_);
   if (!is_looker()) return;
   if (standing_by_ == 0) {
     try {
       start();
     } catch (const Error& error) {
-      if (std::exchange(has_warned_, true)) return;
-      log(LogLevel::warning, std::string("process sets cannot overlap: ") + error.what());
-      return;
+      const bool has_others = entries_.size() > 1;
+      if (!has_others || std::exchange(has_failed_, true)) return;
+      lock.unlock();
+      return on_failure_(error.what());
     }
   }
   looker_ = {};

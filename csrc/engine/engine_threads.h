@@ -4,11 +4,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/wait/doorbell.h"
@@ -40,8 +43,13 @@ class EngineThreads {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Says why engines block one another from now on. Called once at most, on a thread that is about to block.
+  using OnFailure = std::function<void(const std::string&)>;
+
   // `ready` is memory that can be reached by all processes that notify the engines' doorbells.
-  EngineThreads(ReadySet& ready, int core) : ready_(ready), core_(core) {}
+  EngineThreads(
+      ReadySet& ready, int core, OnFailure on_failure = [](const std::string&) {})
+      : ready_(ready), core_(core), on_failure_(std::move(on_failure)) {}
   // All engines have been removed.
   ~EngineThreads();
   EngineThreads(const EngineThreads&) = delete;
@@ -79,6 +87,7 @@ class EngineThreads {
 
   ReadySet& ready_;
   const int core_;
+  const OnFailure on_failure_;
   ThreadPolicy policy_{/*several_hosts=*/true};
 
   std::mutex mutex_;  // guards the rest
@@ -92,7 +101,7 @@ class EngineThreads {
   std::thread::id looker_;
   int standing_by_ = 0;
   bool stop_ = false;
-  bool has_warned_ = false;
+  bool has_failed_ = false;
 };
 
 }  // namespace perseus

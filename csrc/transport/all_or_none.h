@@ -15,7 +15,7 @@ namespace perseus {
 template <class Make>
 auto all_or_none(int world_rank, const BootstrapAllgather& exchange, const Make& make) -> decltype(make()) {
   const auto rank = "rank " + std::to_string(world_rank);
-  decltype(make()) made;
+  decltype(make()) made{};
   std::string failure;
   try {
     made = make();

@@ -122,6 +122,34 @@ def test_a_process_set_for_which_one_rank_has_no_thread_is_made_by_none(run: Any
         assert (facts["id"], facts["sum"]) == (1, 2.0), facts
 
 
+def test_sets_that_overlap_without_a_thread_end_the_job(run: Any) -> None:
+    """Each rank begins with another set. Without a further thread, the ranks would wait for one another."""
+    world = run(
+        4,
+        """
+        start()
+        members = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1], [2, 3], [0, 3], [1, 2]]
+        own = [process_set for process_set in map(hvd.add_process_set, members) if rank in process_set.ranks]
+        own = own[rank:] + own[:rank]
+        one = np.ones(100)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        # Room for anything but the stack of a thread.
+        resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+
+        def overlap():
+            for step in range(1000):
+                for handle in [hvd.allreduce_async(one, name="x", process_set=each) for each in own][::-1]:
+                    hvd.synchronize(handle)
+
+        report(failed=outcome_of(overlap))
+        """,
+        **ONE_MALLOC_ARENA,
+    )
+    assert world.code == 0, world.output
+    for facts in world.all_facts():
+        assert "no further thread can be started" in facts["failed"]["text"], facts
+
+
 def test_a_job_needs_less_than_three_descriptors_per_rank(run: Any) -> None:
     """The first rank of a host has two for each other rank: its connection, and the one for descriptors of memory."""
     ranks, spare = 12, 8

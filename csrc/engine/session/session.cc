@@ -83,18 +83,24 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
 }
 
 // Other processes notify the threads, so the ReadySet is in memory that they reach. Late notifications may come until
-// the fabric ends.
+// the fabric ends. If a rank has no memory for it, all ranks throw Error(unavailable).
 void Session::own(std::unique_ptr<Fabric> fabric) {
-  void* const memory = fabric->allocate(sizeof(ReadySet));
-  if (memory == nullptr) {
+  const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
+  void* const memory = all_or_none(topology_->rank(), exchange, [&] {
+    void* const place = fabric->allocate(sizeof(ReadySet));
+    if (place != nullptr) return place;
     throw Error(ErrorKind::unavailable, "the shared arena has no memory for process sets; raise PERSEUS_ARENA_BYTES");
-  }
+  });
   auto* const ready = new (memory) ReadySet;
   fabric_ = {fabric.release(), [liveness = liveness_, ready](Fabric* owned) {
                owned->release(ready);
                delete owned;
              }};
-  threads_ = std::make_shared<EngineThreads>(*ready, engine_options(config_, topology_->local_rank()).core);
+  threads_ = std::make_shared<EngineThreads>(
+      *ready, engine_options(config_, topology_->local_rank()).core,
+      [liveness = liveness_, rank = topology_->rank()](const std::string& why) {
+        liveness->report_lost({.rank = rank, .text = "failed: process sets cannot overlap: " + why, .gave_up = true});
+      });
 }
 
 // The world has a thread of its own: in most jobs it is the only set.
