@@ -156,7 +156,8 @@ void EngineThreads::serve(Lock& lock, Entry& entry) {
   } while (next.count() == 0 && !is_looker() && !entry.is_removed);
   entry.is_served = false;
   if (entry.is_removed) return served_.notify_all();
-  if (next < ServedEngine::kForever) schedule(entry, Clock::now() + next);
+  if (next >= ServedEngine::kForever) return;
+  schedule(entry, Clock::now() + next);
   // The looker may sleep for longer.
   if (!is_looker() && entry.due == due_.begin()) ready_.doorbell().notify();
 }
