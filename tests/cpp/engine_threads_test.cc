@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <random>
 #include <string>
@@ -66,9 +67,14 @@ TEST(ReadySet, HasADoorbellThatNoThreadPolls) {
   EXPECT_EQ(taken(set), std::vector<std::uint32_t>{7});
 }
 
-// The ReadySet is where the other ranks of a host notify it.
+// The ReadySet is where the other ranks of a host notify it. Late notifications may come, so it is never released.
 std::shared_ptr<EngineThreads> threads_of(World& world) {
-  return std::make_shared<EngineThreads>(*new (world.fabric.allocate(sizeof(ReadySet))) ReadySet, -1);
+  static std::mutex mutex;
+  static std::vector<ReadySet*> kept;
+  auto* const ready = new (world.fabric.allocate(sizeof(ReadySet))) ReadySet;
+  const std::scoped_lock lock(mutex);
+  kept.push_back(ready);
+  return std::make_shared<EngineThreads>(*ready, -1);
 }
 
 EngineOptions options_with(const std::shared_ptr<EngineThreads>& threads) {
