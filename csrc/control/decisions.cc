@@ -77,11 +77,11 @@ std::vector<Decision> Negotiator::take_decisions() {
 
 void Negotiator::apply(Plan plan) {
   for (auto& decision : plan.decisions) {
-    if (decision.kind == Decision::Kind::run && decision.id != Decision::kNoId && !tree_.is_root()) {
+    if (decision.kind == Decision::Kind::run && !tree_.is_root()) {
       if (decision.cached) {
         // Before this rank executes the decision, the id may get another request.
         decision.request = cache_.shared(decision.id);
-      } else {
+      } else if (decision.id != Decision::kNoId) {
         give_id(decision.id, decision.request);
       }
     }

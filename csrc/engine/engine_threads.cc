@@ -17,7 +17,7 @@ namespace perseus {
 
 namespace {
 
-constexpr std::chrono::seconds kStandBy{1};  // the time after which a thread ends that is not the only one to stand by
+constexpr std::chrono::seconds kLongestIdle{1};  // the time after which a thread ends that is not the only idle one
 
 void bind_to_core(int core) {
   if (core < 0) return;
@@ -47,7 +47,7 @@ EngineThreads::~EngineThreads() {
     const std::scoped_lock lock(mutex_);
     stop_ = true;
   }
-  looker_wanted_.notify_all();
+  dispatcher_wanted_.notify_all();
   ready_.doorbell().notify();
   for (auto& thread : threads_) thread.join();
   for (auto& thread : ended_) thread.join();
@@ -93,36 +93,36 @@ void EngineThreads::start() {
 
 void EngineThreads::run(std::list<std::thread>::iterator self) {
   prepare_engine_thread("perseus-engines", core_);
-  const BlockingHook hook([this] { pass_on(); });
+  const BlockingHook hook([this] { replace_dispatcher(); });
   ThreadPolicy::Applied applied;
   Lock lock(mutex_);
-  while (stand_by(lock)) look(lock, applied);
+  while (wait_until_dispatcher(lock)) dispatch(lock, applied);
   if (stop_) return;
   ended_.push_back(std::move(*self));
   threads_.erase(self);
 }
 
-// Returns true once this thread is the looker, and false if it is to end.
-bool EngineThreads::stand_by(Lock& lock) {
-  const auto is_wanted = [this] { return stop_ || looker_ == std::thread::id(); };
-  ++standing_by_;
+// Returns true once this thread is the dispatcher, and false if it is to end.
+bool EngineThreads::wait_until_dispatcher(Lock& lock) {
+  const auto is_wanted = [this] { return stop_ || dispatcher_ == std::thread::id(); };
+  ++idle_threads_;
   bool in_time = true;
   while (in_time && !is_wanted()) {
-    if (standing_by_ == 1) {
-      looker_wanted_.wait(lock);
+    if (idle_threads_ == 1) {
+      dispatcher_wanted_.wait(lock);
     } else {
-      in_time = looker_wanted_.wait_for(lock, kStandBy, is_wanted) || standing_by_ == 1;
+      in_time = dispatcher_wanted_.wait_for(lock, kLongestIdle, is_wanted) || idle_threads_ == 1;
     }
   }
-  --standing_by_;
+  --idle_threads_;
   if (stop_ || !in_time) return false;
-  looker_ = std::this_thread::get_id();
+  dispatcher_ = std::this_thread::get_id();
   return true;
 }
 
-// Returns once another thread looks, or is to look.
-void EngineThreads::look(Lock& lock, ThreadPolicy::Applied& applied) {
-  while (!stop_ && is_looker()) {
+// Returns once this thread is no longer the dispatcher.
+void EngineThreads::dispatch(Lock& lock, ThreadPolicy::Applied& applied) {
+  while (!stop_ && is_dispatcher()) {
     const auto seen = ready_.doorbell().notifications();
     const auto now = Clock::now();
     policy_.apply(now, applied);
@@ -142,7 +142,7 @@ void EngineThreads::look(Lock& lock, ThreadPolicy::Applied& applied) {
   }
 }
 
-// A thread that has passed the looking on goes on with its engine while that is busy.
+// A thread that is no longer the dispatcher goes on with its engine while that is busy.
 void EngineThreads::serve(Lock& lock, Entry& entry) {
   due_.erase(std::exchange(entry.due, due_.end()));
   entry.is_served = true;
@@ -153,13 +153,13 @@ void EngineThreads::serve(Lock& lock, Entry& entry) {
     next = entry.engine.serve();
     lock.lock();
     if (entry.is_notified) next = std::chrono::microseconds(0);
-  } while (next.count() == 0 && !is_looker() && !entry.is_removed);
+  } while (next.count() == 0 && !is_dispatcher() && !entry.is_removed);
   entry.is_served = false;
   if (entry.is_removed) return served_.notify_all();
   if (next >= ServedEngine::kForever) return;
   schedule(entry, Clock::now() + next);
-  // The looker may sleep for longer.
-  if (!is_looker() && entry.due == due_.begin()) ready_.doorbell().notify();
+  // The dispatcher may sleep for longer.
+  if (!is_dispatcher() && entry.due == due_.begin()) ready_.doorbell().notify();
 }
 
 // An engine may be notified after it has handed its doorbell back, while its thread has yet to return from serve().
@@ -174,10 +174,10 @@ void EngineThreads::schedule(Entry& entry, Clock::time_point due) {
 }
 
 // Without a further thread, engines would wait for one another, and the job might hang.
-void EngineThreads::pass_on() {
+void EngineThreads::replace_dispatcher() {
   Lock lock(mutex_);
-  if (!is_looker()) return;
-  if (standing_by_ == 0) {
+  if (!is_dispatcher()) return;
+  if (idle_threads_ == 0) {
     try {
       start();
     } catch (const Error& error) {
@@ -187,8 +187,8 @@ void EngineThreads::pass_on() {
       return on_failure_(error.what());
     }
   }
-  looker_ = {};
-  looker_wanted_.notify_one();
+  dispatcher_ = {};
+  dispatcher_wanted_.notify_one();
 }
 
 }  // namespace perseus

@@ -35,9 +35,9 @@ class ServedEngine {
   virtual std::chrono::microseconds serve() = 0;
 };
 
-// The threads that serve the engines of a session's process sets. One thread, the looker, sleeps until an engine is
-// notified or due, and serves it. Before it blocks in a collective, it passes the looking on to another thread, which
-// is started if none stands by. So engines cannot block one another, and the number of threads is that of the
+// The threads that serve the engines of a session's process sets. One thread, the dispatcher, sleeps until an engine
+// is notified or due, and serves it. Before it blocks in a collective, it makes an idle thread the dispatcher, and
+// starts one if there is none. So engines cannot block one another, and the number of threads is that of the
 // collectives that block at the same time, and one more.
 class EngineThreads {
  public:
@@ -78,12 +78,12 @@ class EngineThreads {
 
   void start();
   void run(std::list<std::thread>::iterator self);
-  bool stand_by(Lock& lock);
-  void look(Lock& lock, ThreadPolicy::Applied& applied);
+  bool wait_until_dispatcher(Lock& lock);
+  void dispatch(Lock& lock, ThreadPolicy::Applied& applied);
   void serve(Lock& lock, Entry& entry);
   void schedule(Entry& entry, Clock::time_point due);
-  void pass_on();
-  bool is_looker() const { return looker_ == std::this_thread::get_id(); }
+  void replace_dispatcher();
+  bool is_dispatcher() const { return dispatcher_ == std::this_thread::get_id(); }
 
   ReadySet& ready_;
   const int core_;
@@ -91,15 +91,15 @@ class EngineThreads {
   ThreadPolicy policy_{/*several_hosts=*/true};
 
   std::mutex mutex_;  // guards the rest
-  std::condition_variable looker_wanted_, served_;
+  std::condition_variable dispatcher_wanted_, served_;
   std::unordered_map<ServedEngine*, Entry> entries_;
   std::unordered_multimap<std::uint32_t, Entry*> by_number_;
   DueTimes due_;  // of the entries that no thread serves now
   std::uint32_t next_number_ = 0;
   std::list<std::thread> threads_;
   std::vector<std::thread> ended_;  // threads that nobody needed, to be joined
-  std::thread::id looker_;
-  int standing_by_ = 0;
+  std::thread::id dispatcher_;
+  int idle_threads_ = 0;
   bool stop_ = false;
   bool has_failed_ = false;
 };

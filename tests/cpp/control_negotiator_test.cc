@@ -401,15 +401,15 @@ TEST(Negotiator, AllRanksLeaveAtOnce) {
 
 TEST(Negotiator, MalformedMessagesAreRejected) {
   ControlJob job({0, 0, 0});
-  const auto refused = [&](int from, const Report& report) {
+  const auto refused = [&](int from, const auto& message, int to = 0) {
     try {
-      job.rank(0).receive(from, encode(report), job.now);
+      job.rank(to).receive(from, encode(message), job.now);
       return false;
     } catch (const Error& error) {
       return error.kind() == ErrorKind::transport;
     }
   };
-  EXPECT_TRUE(refused(7, {})) << "rank 7 is not a child of rank 0";
+  EXPECT_TRUE(refused(7, Report{})) << "rank 7 is not a child of rank 0";
   Report joined, left, stall, submission, nobody, unknown;
   joined.joined = {3};
   left.left = {-1};
@@ -418,6 +418,12 @@ TEST(Negotiator, MalformedMessagesAreRejected) {
   nobody.submissions = {{{allreduce("x"), {}}}};
   unknown.cached = {5};
   for (const auto& report : {joined, left, stall, submission, nobody, unknown}) EXPECT_TRUE(refused(1, report));
+  for (const auto id : {0U, Decision::kNoId}) {
+    Plan plan;
+    plan.decisions.emplace_back().cached = true;
+    plan.decisions.front().id = id;
+    EXPECT_TRUE(refused(0, plan, 1)) << "no rank has given request id " << id;
+  }
   job.submit_all(allreduce("x"));
   EXPECT_EQ(job.take_all().size(), 1U) << "no part of a rejected message may be kept";
 }
