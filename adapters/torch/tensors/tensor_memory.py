@@ -16,15 +16,15 @@ _REMEDIES = {"DTensor": "pass tensor.to_local(), or tensor.full_tensor() for the
 def address_of(tensor: torch.Tensor, what: str = "") -> int:
     """Returns the address of a tensor's elements. ValueError, which begins with `what`, if there is no memory."""
     try:
-        address = tensor.data_ptr()
+        address: int = tensor.data_ptr()
         if address >= NO_OFFSET:
-            return int(address)
+            return address
         offset = tensor.storage_offset() * tensor.element_size()
     except RuntimeError:  # torch.func wraps tensors in objects without a storage
         raise _without_memory(tensor, what) from None
     if address == offset and tensor.numel() > 0:  # the address of the storage is null
         raise _without_memory(tensor, what)
-    return int(address)
+    return address
 
 
 def _without_memory(tensor: torch.Tensor, what: str) -> ValueError:
