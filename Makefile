@@ -20,7 +20,6 @@ override TORCH := $(if $(TORCH),$(if $(findstring torch,$(TORCH)),$(TORCH),torch
 LAST_PYTHON_tensorflow := 13
 LAST_PYTHON_tensorflow-2.15 := 11
 LAST_PYTHON_mxnet := 12
-LAST_PYTHON_mxnet-2 := 11
 LAST_PYTHON_torch-clients := 13
 python_minor := $(shell $(PYTHON) -c 'import sys; print(sys.version_info.minor)' 2>/dev/null)
 # $(call too_new_for,NAMES): those that have no wheels for this Python.

@@ -94,7 +94,7 @@ def native() -> Any:
     if not tells_memory_apart(library):
         raise UnavailableError(
             f"collectives cannot be used with MXNet {mx.__version__}: it stores arrays in an unknown form; install "
-            "MXNet 1.9 or 2.0"
+            "MXNet 1.9.1"
         )
     return library
 

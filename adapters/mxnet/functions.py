@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import mxnet as mx
-from mxnet.gluon.parameter import DeferredInitializationError, Parameter
+from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 
 from perseus_like import rank, size
 from perseus_like.objects import allgather_object, broadcast_object
 
-from .compat.parameters import ParameterDict, after_initialization
+from .compat.parameters import after_initialization
 from .data_movement import allgather, broadcast_
 
 

@@ -13,11 +13,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from perseus_like.errors import UnavailableError
-
 from .batch_statistics import HOST, OPERATOR, checked_scope
 from .compat.gluon import options_of
-from .compat.parameters import IS_2
 
 _numbers = itertools.count()
 Values = Any  # mxnet.nd.NDArray or mxnet.sym.Symbol
@@ -43,7 +40,6 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
 
     Raises:
         ValueError: `comm_scope` is neither 0 nor 1.
-        UnavailableError: MXNet 2 is installed, with which this layer does not work.
 
     Examples:
         >>> layer = hvd.PerseusSyncBatchNorm(in_channels=3)
@@ -64,8 +60,6 @@ class PerseusSyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
         comm_scope: int = HOST,
         **kwargs: Any,
     ) -> None:
-        if IS_2:
-            raise UnavailableError(f"PerseusSyncBatchNorm does not work with MXNet {mx.__version__}; install MXNet 1.9")
         options = {"center": center, "scale": scale, "use_global_stats": use_global_stats, "in_channels": in_channels}
         super().__init__(axis=1, momentum=momentum, epsilon=epsilon, **options, **kwargs)
         self._comm_scope = checked_scope(comm_scope)
@@ -148,9 +142,7 @@ def sync_batch_norm_symbol(
 
 
 def inject() -> None:
-    """Adds the layer to the modules in which scripts for AIACC-Training look for it. MXNet 2.0 has no such modules."""
-    if IS_2:
-        return
+    """Adds the layer to the modules in which scripts for AIACC-Training look for it."""
     mx.gluon.contrib.nn.PerseusSyncBatchNorm = PerseusSyncBatchNorm
     mx.sym.contrib.PerseusSyncBatchNorm = sync_batch_norm_symbol
 

@@ -232,9 +232,8 @@ def test_tensors_of_tensorflow(reduced: str, lose_rank_1_over_mpi: Callable[...,
     assert facts["alive"] == ONLY_THE_SECOND, facts
 
 
-@pytest.mark.parametrize("release", ["mxnet", "mxnet-2"])
-def test_arrays_in_mxnets_engine(release: str, lose_rank_1_over_mpi: Callable[..., dict[str, Any]]) -> None:
-    facts = lose_rank_1_over_mpi(MXNET, python=python_of(release))
+def test_arrays_in_mxnets_engine(lose_rank_1_over_mpi: Callable[..., dict[str, Any]]) -> None:
+    facts = lose_rank_1_over_mpi(MXNET, python=python_of("mxnet"))
     for name, seen in zip("12", facts["seen"], strict=True):
         assert f"allreduce '{name}'" in seen["text"], facts
     assert facts["alive"] == ONLY_THE_SECOND, facts

@@ -32,7 +32,6 @@ RELEASES = [
     pytest.param("keras", None, marks=pytest.mark.slow),
     ("keras", "tensorflow-2.15"),
     ("mxnet", "mxnet"),
-    ("mxnet", "mxnet-2"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Checks the start and the end of programs with MXNet: an import that fails, and work that nobody has waited for."""
+"""Checks the start and the end of programs with MXNet: imports that fail, and work that nobody has waited for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ def test_an_mxnet_that_cannot_be_imported() -> None:
     assert error.startswith("ImportError: perseus_like.mxnet: MXNet cannot be imported (")
     assert "distutils" in error
     assert "pip install numpy==1.23.5" in error
+
+
+def test_mxnet_2_is_refused() -> None:
+    """The installed MXNet 1.9.1 passes for the last beta of MXNet 2."""
+    program = """
+import numpy
+vars(numpy).setdefault("bool", numpy.bool_)
+import mxnet
+mxnet.__version__ = "2.0.0beta1"
+import perseus_like.mxnet
+"""
+    done = run_to_end([str(python_of("mxnet")), "-W", "ignore", "-c", program])
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: perseus_like.mxnet: MXNet 2.0.0beta1 is installed, but only MXNet 1.9 is supported; "
+        "install it with `pip install mxnet==1.9.1 numpy==1.23.5`"
+    )
 
 
 @pytest.mark.parametrize("end", ["", pytest.param("hvd.shutdown()", marks=pytest.mark.slow)])

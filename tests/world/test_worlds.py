@@ -37,7 +37,6 @@ GROUPS = {
         *("mxnet/test_verbs.py", "mxnet/test_functions.py", "mxnet/test_training.py", "mxnet/test_kvstore.py"),
         *("mxnet/test_sync_batch_norm.py", "mxnet/test_names.py", "mxnet/test_asymmetric_ranks.py"),
     ],
-    "mxnet-2": ["mxnet/test_verbs.py", "mxnet/test_functions.py", "mxnet/test_mxnet_2.py"],
     "tensorflow": [
         *("tensorflow/test_verbs.py", "tensorflow/test_training.py", "tensorflow/test_graphs.py"),
         *("tensorflow/test_compiled.py", "tensorflow/test_horovod.py", "tensorflow/test_shared.py"),
@@ -53,7 +52,6 @@ GROUPS["tensorflow-2.15"] = GROUPS["tensorflow"]
 GROUPS["keras_on_torch"] = GROUPS["keras_2"] = GROUPS["keras"]
 ENVIRONMENTS = {
     "mxnet": "mxnet",
-    "mxnet-2": "mxnet-2",
     "tensorflow-2.15": "tensorflow-2.15",
     "keras_2": "tensorflow-2.15",
 }
@@ -63,7 +61,7 @@ NEEDS = {"tensorflow": "tensorflow", "keras": "keras", "keras_on_torch": "keras"
 BACKENDS = {"keras": "tensorflow", "keras_on_torch": "torch"}
 # All files run on 2 ranks. `make test-all` runs them on the other numbers of ranks, too, and those of older releases.
 SIZES = {"numpy": (1, 2, 3, 4), "torch": (1, 2, 4), "mxnet": (1, 2, 4), "tensorflow": (2, 4)}
-OLDER_RELEASES = {"mxnet-2", "tensorflow-2.15", "keras_2"}
+OLDER_RELEASES = {"tensorflow-2.15", "keras_2"}
 # Verbs, errors, and equality of ranks: each adapter promises these for any number of ranks.
 CONTRACT = {
     "numpy": ["numpy/test_verbs.py", "numpy/test_mistakes.py"],
@@ -100,8 +98,6 @@ def test_on_all_ranks(
     tmp_path: Path,
     pytestconfig: pytest.Config,
 ) -> None:
-    if group == "mxnet-2" and sys.version_info >= (3, 12):
-        pytest.skip("MXNet 2.0.0b1 wants a NumPy that is not for this Python")
     if group == "keras_on_torch":
         needs_keras_on_torch()
     if group in NEEDS and importlib.util.find_spec(NEEDS[group]) is None:

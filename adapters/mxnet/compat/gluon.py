@@ -16,7 +16,7 @@ def trainer_that_reduces(reduce: Callable[[Any], None], before_update: Callable[
 
     Relies on: `gluon.Trainer._allreduce_grads()`, which `step` and `allreduce_grads` call, and
     `gluon.Trainer._update(ignore_stale_grad)`, which `step` and `update` call.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: a method is missing.
     Lost then: `import perseus_like.mxnet` fails with an AttributeError that says so.
     """
@@ -25,7 +25,7 @@ def trainer_that_reduces(reduce: Callable[[Any], None], before_update: Callable[
         if not hasattr(trainer, name):
             raise AttributeError(
                 f"DistributedTrainer cannot be made: gluon's Trainer of MXNet {mx.__version__} has no {name}; "
-                "install MXNet 1.9 or 2.0"
+                "install MXNet 1.9.1"
             )
 
     class ReducingTrainer(trainer):  # type: ignore[misc]
@@ -43,7 +43,7 @@ def parameters_of(trainer: Any) -> list[Any]:
     """Returns the parameters of a Trainer.
 
     Relies on: `gluon.Trainer._params`, a list.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: the attribute is missing.
     Lost then: DistributedTrainer fails with Python's AttributeError.
     """
@@ -55,7 +55,7 @@ def options_of(layer: Any) -> dict[str, Any]:
     """Returns the options of a BatchNorm layer, by the names of MXNet's operator.
 
     Relies on: `gluon.nn.BatchNorm._kwargs`, with `eps`, `momentum`, `fix_gamma` and `use_global_stats`.
-    Tried with: all; PerseusSyncBatchNorm needs 1.9.
+    Tried with: 1.9.1.
     Notices: the attribute or an entry is missing.
     Lost then: PerseusSyncBatchNorm fails with Python's AttributeError or KeyError.
     """
@@ -68,7 +68,7 @@ def register_kvstore(name: str, store: type) -> None:
 
     Relies on: `KVStoreBase.kv_registry`, a dictionary. The documented `KVStoreBase.register` takes the name of the
     class, which cannot contain a dash.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: the dictionary is missing.
     Lost then: `import perseus_like.mxnet` fails with Python's AttributeError.
     """

@@ -10,7 +10,7 @@ using Array = void*;  // NDArrayHandle
 // Returns an address that arrays have in common if and only if they are views of the same memory.
 //
 // Relies on: mxnet::NDArray beginning with the pointer to its NDArray::Chunk.
-// Tried with: all.
+// Tried with: 1.9.1.
 // Notices: a view has another address than its array, or two arrays have the same.
 // Lost then: collectives of this adapter raise an UnavailableError that says so.
 void* memory_of(Array array);
@@ -26,13 +26,13 @@ struct RowLayout {
 // Returns the functions of a library that dlopen has returned.
 //
 // Relies on: the symbols of NDArray::Reorder2DefaultAsync() const and NDArray::Chunk::Reorder2Default().
-// Tried with: all.
+// Tried with: 1.9.1.
 // Notices: one of the two symbols is missing.
 // Lost then: nothing if MXNet has no oneDNN. With it, collectives of this adapter raise an UnavailableError that says
 // so.
 RowLayout row_layout(void* library);
 
-// mxnet::engine::CallbackOnComplete and, since MXNet 2.0, CallbackOnStart.
+// mxnet::engine::CallbackOnComplete.
 struct EngineCallback {
   void (*call)(void* engine, void* operation, const void* error);
   void* engine;
@@ -52,15 +52,11 @@ constexpr int kAsynchronous = 4;
 
 // Returns a copy of a callback that MXNet has passed by address, from the stack of the engine's thread.
 //
-// Relies on: CallbackOnComplete and CallbackOnStart being three words: a function, the engine and the operation. The
-// layouts of Context and FnProperty are relied on in the same way.
-// Tried with: all.
-// Notices: MXGetVersion() returns a major version other than 1 and 2.
-// Lost then: collectives of this adapter raise an UnavailableError that names the releases that work.
+// Relies on: CallbackOnComplete being three words: a function, the engine and the operation. The layouts of Context and
+// FnProperty are relied on in the same way.
+// Tried with: 1.9.1.
+// Notices: the major version of MXNet is not 1.
+// Lost then: `import perseus_like.mxnet` fails with an ImportError that names the release that works.
 EngineCallback callback_at(const void* address);
-
-// Throws std::runtime_error unless these layouts are those of a release, by MXGetVersion()'s number. For load_mxnet()
-// only.
-void require_known_release(int version);
 
 }  // namespace perseus::mxnet

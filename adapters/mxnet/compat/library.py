@@ -12,7 +12,7 @@ def library_handle() -> int:
     """Returns the dlopen handle of libmxnet.so.
 
     Relies on: `mxnet.base._LIB`, a ctypes.CDLL, and its `_handle`.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: an attribute is missing.
     Lost then: collectives of this adapter fail with Python's AttributeError.
     """
@@ -23,7 +23,7 @@ def handle_of(array: Any) -> ctypes.c_void_p:
     """Returns the NDArrayHandle of an array.
 
     Relies on: `NDArray.handle`, a ctypes.c_void_p.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: the attribute is missing.
     Lost then: collectives of this adapter fail with Python's AttributeError.
     """
@@ -35,7 +35,7 @@ def array_of(handle: int | None) -> Any:
     """Returns an array that owns an NDArrayHandle.
 
     Relies on: `mxnet.nd.NDArray(handle)` and `mxnet.base.NDArrayHandle`, a ctypes.c_void_p.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: the call fails, or the array has other elements.
     Lost then: `perseus_like.mxnet.empty` and DistributedTrainer fail with Python's AttributeError or TypeError.
     """
@@ -46,7 +46,7 @@ def address_of(array: Any) -> int:
     """Returns the address of the elements of an array on the CPU that nobody writes to at the moment.
 
     Relies on: `mxnet.base._LIB` and `mxnet.base.check_call`, for the documented C function MXNDArrayGetData.
-    Tried with: all.
+    Tried with: 1.9.1.
     Notices: an attribute is missing.
     Lost then: collectives that return a new array fail with Python's AttributeError.
     """

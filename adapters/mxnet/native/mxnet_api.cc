@@ -22,14 +22,8 @@ MxnetApi load_mxnet(void* library) {
   find(library, "MXShallowCopyNDArray", api.share);
   find(library, "MXNDArrayFree", api.free);
   find(library, "MXNDArrayGetData", api.data_of);
+  find(library, "MXNDArrayFromDLPackEx", api.from_dlpack);
   find(library, "MXGetLastError", api.last_error);
-  int (*version_of)(int*) = nullptr;
-  find(library, "MXGetVersion", version_of);
-  int version = 0;
-  version_of(&version);
-  require_known_release(version);
-  api.major_version = version / 10000;
-  find(library, api.major_version < 2 ? "MXNDArrayFromDLPackEx" : "MXNDArrayFromDLPack", api.from_dlpack);
   api.row_layout = row_layout(library);
   return api;
 }

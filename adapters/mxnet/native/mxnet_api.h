@@ -1,5 +1,5 @@
-// Functions of MXNet's C API, from the library that Python has loaded. No header of MXNet is included, so one build
-// works with all its releases.
+// Functions of MXNet's C API, from the library that Python has loaded. No header of MXNet is included, so the
+// adapter is built without MXNet.
 #pragma once
 
 #include <string>
@@ -8,9 +8,8 @@
 
 namespace perseus::mxnet {
 
-// A function that the engine calls to start work. Its type depends on MXNet's release:
-// void(void* run, [since 2.0: void* on_start,] void* on_complete, void* argument).
-using Start = void (*)();
+// A function that the engine calls to start work.
+using Start = void (*)(void* run, void* on_complete, void* argument);
 
 struct MxnetApi {
   int (*push)(Start start, void* argument, void (*free)(void*), const void* context, Array* read, int read_count,
@@ -21,7 +20,6 @@ struct MxnetApi {
   int (*from_dlpack)(const void* tensor, bool transient, Array* array);
   const char* (*last_error)();
   RowLayout row_layout;
-  int major_version;
 };
 
 // Looks the functions up in `library`, from dlopen. Throws a std::runtime_error that names a missing one.

@@ -83,13 +83,11 @@ void Operation::push(Operation* operation, int priority) {
   }
   read.drop(written);
   owned->keep_arrays();
-  const auto begin =
-      mxnet.major_version < 2 ? reinterpret_cast<Start>(&start) : reinterpret_cast<Start>(&start_with_notice);
   const Context context;
   const int property = kAsynchronous;
   const std::string name = owned->name_;
   // From here on the engine owns the operation, even if it refuses it.
-  check(mxnet, mxnet.push(begin, owned.release(), &release, &context, read.data(), read.size(), written.data(),
+  check(mxnet, mxnet.push(&start, owned.release(), &release, &context, read.data(), read.size(), written.data(),
                           written.size(), &property, priority, name.c_str(), false));
 }
 
@@ -101,12 +99,6 @@ void Operation::keep_arrays() {
 
 void Operation::start(void* /*run*/, void* on_complete, void* self) {
   static_cast<Operation*>(self)->begin(callback_at(on_complete));
-}
-
-void Operation::start_with_notice(void* run, void* on_start, void* on_complete, void* self) {
-  const auto notice = callback_at(on_start);
-  if (notice.call != nullptr) notice.call(notice.engine, notice.operation, nullptr);
-  start(run, on_complete, self);
 }
 
 void Operation::begin(const EngineCallback& on_complete) {

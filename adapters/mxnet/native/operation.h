@@ -57,7 +57,6 @@ class Operation {
 
  private:
   static void start(void* run, void* on_complete, void* self);
-  static void start_with_notice(void* run, void* on_start, void* on_complete, void* self);
   static void done(void* self, const PerseusOutcome* outcome);
   static void release(void* self);
 

@@ -44,7 +44,7 @@ def test_deferred_initialization(hybrid: bool, rank: int) -> None:
     if hybrid:
         net.hybridize()
     hvd.broadcast_parameters(net.collect_params(), prefix=f"deferred.{hybrid}.")
-    net((mx.nd if mx.__version__ < "2" else mx.np).ones((2, 4)))
+    net(mx.nd.ones((2, 4)))
     assert all(equal_on_all_ranks(parameter.data()) for parameter in net.collect_params().values())
     # Afterwards, it is an ordinary parameter.
     net.initialize(mx.init.Normal(), force_reinit=True)

@@ -18,6 +18,11 @@ ROWS, STEPS = 8, 20  # ROWS is the number of rows of each rank
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
+def array(content: Any, dtype: Any = "float32") -> Any:
+    module = mx.np if mx.util.is_np_array() else mx.nd
+    return module.array(content, dtype=dtype)
+
+
 def batches(size: int) -> tuple[Any, Any]:
     random = np.random.RandomState(5)
     images = random.randn(STEPS, size * ROWS, 2, 8, 8).astype("float32")
@@ -43,7 +48,7 @@ def train(net: Any, trainer: Any, images: Any, labels: Any, rows: int, steps: ra
     dtype = next(iter(net.collect_params().values())).dtype
     for step in steps:
         with autograd.record():
-            loss = LOSS(net(mx.nd.array(images[step], dtype=dtype)), mx.nd.array(labels[step]))
+            loss = LOSS(net(array(images[step], dtype)), array(labels[step]))
         loss.backward()
         trainer.step(rows)
 
@@ -53,7 +58,7 @@ def weights(net: Any) -> list[Any]:
 
 
 def start_from_equal_weights(net: Any, images: Any) -> None:
-    net(mx.nd.array(images[0][:1], dtype=next(iter(net.collect_params().values())).dtype))
+    net(array(images[0][:1], next(iter(net.collect_params().values())).dtype))
     hvd.broadcast_parameters(net.collect_params())
 
 
@@ -87,6 +92,22 @@ def test_trainer(optimizer: str, hybrid: bool, groups: int, rank: int, size: int
     trainer = hvd.DistributedTrainer(net.collect_params(), optimizer, OPTIONS[optimizer], num_groups=groups)
     train(net, trainer, own_rows(rank, images), own_rows(rank, labels), ROWS)
     assert_equal(weights(net), reference(size, optimizer, OPTIONS[optimizer]))
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("way", ["trainer", "key-value store"])
+@mx.util.use_np  # type: ignore[untyped-decorator]
+def test_blocks_over_arrays_of_mxnet_numpy(way: str, hybrid: bool, rank: int, size: int) -> None:
+    images, labels = batches(size)
+    net = make_net(3 if rank == 0 else 99, hybrid)
+    start_from_equal_weights(net, images)
+    given = (net.collect_params(), "sgd", OPTIONS["sgd"])
+    if way == "trainer":
+        trainer, rows = hvd.DistributedTrainer(*given), ROWS
+    else:
+        trainer, rows = gluon.Trainer(*given, kvstore="dist_sync_perseus"), ROWS * size
+    train(net, trainer, own_rows(rank, images), own_rows(rank, labels), rows)
+    assert_equal(weights(net), reference(size, "sgd", OPTIONS["sgd"]))
 
 
 def test_gradients_keep_their_places(two_ranks: None, rank: int, size: int) -> None:
