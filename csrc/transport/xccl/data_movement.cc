@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "transport/scattered.h"
-#include "transport/xccl/verbs.h"
+#include "transport/xccl/transport.h"
 
 namespace perseus::xccl {
 namespace {
@@ -136,23 +135,7 @@ void exchange_equal(const Context& context, const void* in, void* out, std::int6
   exchange_apart(context, in, each, out, each);
 }
 
-void broadcast(const Context& context, Pieces buffers, int root) {
-  const Scattered scattered(buffers, 1);
-  if (scattered.count() == 0) return;
-  if (auto* memory = scattered.contiguous()) return broadcast_bytes(context.through, memory, scattered.count(), root);
-  const auto grain = context.device().aligns_pieces() ? kChunkGrain : 1;
-  for (std::int64_t begin = 0, end = 0; begin < scattered.count(); begin = end) {
-    end = scattered.chunk_end(begin, kStagedBytes, grain);
-    const auto pieces = scattered.cut(begin, end - begin);
-    const auto packed = context.device().packed_count(kBytes, pieces);
-    auto* staged = context.staging.get(Staging::packed, size(packed));
-    if (context.through.rank() == root) context.device().pack(kBytes, pieces, staged);
-    broadcast_bytes(context.through, staged, packed, root);
-    if (context.through.rank() != root) context.device().unpack(kBytes, staged, pieces);
-  }
-}
-
-void allgather(const Context& context, const void* in, void* out, Counts bytes) {
+void gather(const Context& context, const void* in, void* out, Counts bytes) {
   const auto offsets = offsets_of(bytes);
   if (offsets.back() == 0) return;
   auto* base = static_cast<std::byte*>(out);
@@ -182,23 +165,54 @@ void allgather(const Context& context, const void* in, void* out, Counts bytes) 
   }
 }
 
-void alltoall(const Context& context, const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
-  // Received bytes may overwrite bytes that are still to be sent.
-  if (in == out) {
-    const auto sent = size(std::accumulate(send_bytes.begin(), send_bytes.end(), std::int64_t{0}));
-    auto* copy = context.staging.get(Staging::result, sent);
-    context.device().copy(copy, in, sent);
-    in = copy;
-  }
-  if (context.through.library().traits.point_to_point) return exchange_apart(context, in, send_bytes, out, recv_bytes);
-  exchange_in_rounds(context, in, send_bytes, out, recv_bytes);
+Status XcclTransport::broadcast(Pieces buffers, int root) {
+  return as_status([&](const Context& context) {
+    const Scattered scattered(buffers, 1);
+    if (scattered.count() == 0) return;
+    auto& [through, staging] = context;
+    if (auto* memory = scattered.contiguous()) return broadcast_bytes(through, memory, scattered.count(), root);
+    const auto grain = context.device().aligns_pieces() ? kChunkGrain : 1;
+    for (std::int64_t begin = 0, end = 0; begin < scattered.count(); begin = end) {
+      end = scattered.chunk_end(begin, kStagedBytes, grain);
+      const auto pieces = scattered.cut(begin, end - begin);
+      const auto packed = context.device().packed_count(kBytes, pieces);
+      auto* staged = staging.get(Staging::packed, xccl::size(packed));
+      if (rank() == root) context.device().pack(kBytes, pieces, staged);
+      broadcast_bytes(through, staged, packed, root);
+      if (rank() != root) context.device().unpack(kBytes, staged, pieces);
+    }
+  });
+}
+
+Status XcclTransport::allgather(const void* in, void* out, Counts bytes) {
+  return as_status([&](const Context& context) { gather(context, in, out, bytes); });
+}
+
+Status XcclTransport::alltoall(const void* in, Counts send_bytes, void* out, Counts recv_bytes) {
+  return as_status([&](const Context& context) {
+    const auto* from = in;
+    // Received bytes may overwrite bytes that are still to be sent.
+    if (in == out) {
+      const auto sent = xccl::size(sum(send_bytes));
+      auto* copy = context.staging.get(Staging::result, sent);
+      context.device().copy(copy, in, sent);
+      from = copy;
+    }
+    if (context.through.library().traits.point_to_point) {
+      exchange_apart(context, from, send_bytes, out, recv_bytes);
+    } else {
+      exchange_in_rounds(context, from, send_bytes, out, recv_bytes);
+    }
+  });
 }
 
 // Runs an allreduce whose result is not used.
-void barrier(const Context& context) {
-  auto* token = context.staging.get(Staging::packed, sizeof(std::int32_t));
-  context.through.run("AllReduce", [=, stream = context.device().stream()](const Functions& call, Comm comm) {
-    return call.all_reduce(token, token, 1, DataType::int32, kMax, comm, stream);
+Status XcclTransport::barrier() {
+  return as_status([](const Context& context) {
+    auto* token = context.staging.get(Staging::packed, sizeof(std::int32_t));
+    context.through.run("AllReduce", [=, stream = context.device().stream()](const Functions& call, Comm comm) {
+      return call.all_reduce(token, token, 1, DataType::int32, kMax, comm, stream);
+    });
   });
 }
 

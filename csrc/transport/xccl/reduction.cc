@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "device/host/kernels.h"
 #include "transport/scattered.h"
-#include "transport/xccl/verbs.h"
+#include "transport/xccl/transport.h"
 
 namespace perseus::xccl {
 namespace {
@@ -184,7 +183,7 @@ void allreduce_by_device(const Context& context, const Reduction& reduction, con
   context.device().pack(reduction, in.cut(begin, count), packed);
   if (small) {
     const std::vector<std::int64_t> each(size(ranks), slice_bytes);
-    allgather(context, packed, arrived, each);
+    gather(context, packed, arrived, each);
     combine(context, reduction, arrived, size(slice_bytes), result, count);
   } else {
     exchange_equal(context, packed, arrived, slice_bytes);
@@ -192,7 +191,7 @@ void allreduce_by_device(const Context& context, const Reduction& reduction, con
     auto* mine = result + size(context.through.rank() * slice_bytes);
     combine(context, reduction, arrived, size(slice_bytes), mine, own);
     const std::vector<std::int64_t> each(size(ranks), slice_bytes);
-    allgather(context, mine, result, each);
+    gather(context, mine, result, each);
   }
   context.device().unpack(without_scale(reduction), result, out.cut(begin, count));
 }
@@ -226,7 +225,7 @@ void reduce_parts(const Context& context, const Native& native, const std::byte*
 void scatter_natively(const Context& context, const Native& native, const void* in, void* out, Counts counts) {
   const auto& around = native.around;
   const auto width = width_of(around.wire_dtype);
-  const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto total = sum(counts);
   const auto mine = counts[size(context.through.rank())];
   const auto* from = static_cast<const std::byte*>(in);
   if (!native.takes_input()) {
@@ -279,44 +278,52 @@ void scatter_by_device(const Context& context, const Reduction& reduction, const
 
 }  // namespace
 
-Status supports(const Library& library, const Device& device, const Reduction& reduction) {
+Status XcclTransport::supports(const Reduction& reduction) const {
+  const auto& library = communicator_->library();
+  const auto& device = communicator_->device();
   if (device.reduces() || find_native(library, device, reduction)) return {};
   return no_native(library, device, reduction);
 }
 
-void allreduce(const Context& context, const Reduction& reduction, Pieces in, Pieces out) {
-  const auto width = size_of(reduction.dtype);
-  const Scattered from(in, width), to(out, width);
-  if (from.count() == 0) return;
-  const bool natively =
-      find_native(context.through.library(), context.device(), reduction).has_value() || !context.device().reduces();
-  const auto each = [&](std::int64_t chunk_bytes, const auto& work) {
-    const auto chunk =
-        std::max<std::int64_t>(kSliceGrain, chunk_bytes / width_of(reduction.wire_dtype) / kSliceGrain * kSliceGrain);
-    const auto grain = context.device().aligns_pieces() ? kSliceGrain : 1;
-    for (std::int64_t begin = 0, end = 0; begin < from.count(); begin = end) {
-      end = to.chunk_end(begin, chunk, grain);
-      work(begin, end - begin);
+Status XcclTransport::allreduce(const Reduction& reduction, Pieces in, Pieces out) {
+  return as_status([&](const Context& context) {
+    const auto width = size_of(reduction.dtype);
+    const Scattered from(in, width), to(out, width);
+    if (from.count() == 0) return;
+    const auto& library = context.through.library();
+    const auto& device = context.device();
+    const bool natively = find_native(library, device, reduction).has_value() || !device.reduces();
+    const auto each = [&](std::int64_t chunk_bytes, const auto& work) {
+      const auto chunk =
+          std::max<std::int64_t>(kSliceGrain, chunk_bytes / width_of(reduction.wire_dtype) / kSliceGrain * kSliceGrain);
+      const auto grain = device.aligns_pieces() ? kSliceGrain : 1;
+      for (std::int64_t begin = 0, end = 0; begin < from.count(); begin = end) {
+        end = to.chunk_end(begin, chunk, grain);
+        work(begin, end - begin);
+      }
+    };
+    if (!natively) {
+      each(kChunkBytes,
+           [&](auto begin, auto count) { allreduce_by_device(context, reduction, from, to, begin, count); });
+      return;
     }
-  };
-  if (!natively) {
-    each(kChunkBytes, [&](auto begin, auto count) { allreduce_by_device(context, reduction, from, to, begin, count); });
-    return;
-  }
-  const auto native = native_or_throw(context, reduction);
-  const bool staged = to.contiguous() == nullptr || reduction.wire_dtype != reduction.dtype;
-  const auto most = context.through.library().traits.most_bytes;
-  each(staged ? std::min(kChunkBytes, most) : most,
-       [&](auto begin, auto count) { allreduce_natively(context, native, from, to, begin, count); });
+    const auto native = native_or_throw(context, reduction);
+    const bool staged = to.contiguous() == nullptr || reduction.wire_dtype != reduction.dtype;
+    const auto most = library.traits.most_bytes;
+    each(staged ? std::min(kChunkBytes, most) : most,
+         [&](auto begin, auto count) { allreduce_natively(context, native, from, to, begin, count); });
+  });
 }
 
-void reduce_scatter(const Context& context, const Reduction& reduction, const void* in, void* out, Counts counts) {
-  if (std::all_of(counts.begin(), counts.end(), [](auto count) { return count == 0; })) return;
-  if (context.device().reduces() && !find_native(context.through.library(), context.device(), reduction)) {
-    scatter_by_device(context, reduction, in, out, counts);
-  } else {
-    scatter_natively(context, native_or_throw(context, reduction), in, out, counts);
-  }
+Status XcclTransport::reduce_scatter(const Reduction& reduction, const void* in, void* out, Counts counts) {
+  return as_status([&](const Context& context) {
+    if (std::all_of(counts.begin(), counts.end(), [](auto count) { return count == 0; })) return;
+    if (context.device().reduces() && !find_native(context.through.library(), context.device(), reduction)) {
+      scatter_by_device(context, reduction, in, out, counts);
+    } else {
+      scatter_natively(context, native_or_throw(context, reduction), in, out, counts);
+    }
+  });
 }
 
 }  // namespace perseus::xccl

@@ -3,17 +3,34 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/error.h"
+#include "base/memory/lent_memory.h"
+#include "base/wait/blocking.h"
 #include "transport/fabric.h"
 #include "transport/transport.h"
 #include "transport/xccl/communicator.h"
 #include "transport/xccl/staging.h"
-#include "transport/xccl/verbs.h"
 
 namespace perseus::xccl {
+
+// The communicator and the staging memory of a call.
+struct Context {
+  Communicator& through;
+  Staging& staging;
+
+  Device& device() const { return through.device(); }
+};
+
+// Steps of several verbs. Both throw Error.
+// Gathers as Transport::allgather() does.
+void gather(const Context& context, const void* in, void* out, Counts bytes);
+// Exchanges `bytes` bytes with every rank; `in` and `out` do not overlap.
+void exchange_equal(const Context& context, const void* in, void* out, std::int64_t bytes);
 
 // If the library does not have a reduction, or computes it differently from what transport.h specifies, the ranks
 // exchange the data over the library and reduce on the device, if the device can. If a library adds 16-bit floats in 16
@@ -51,14 +68,35 @@ class XcclTransport final : public Transport {
   std::shared_ptr<void> register_memory(void* memory, std::size_t bytes);
 
  private:
-  template <class WorkItem>
-  Status as_status(const WorkItem& work);
-  Context context() { return {*communicator_, staging_}; }
+  // Runs the body of a verb, which gets a Context and may throw. After a failure, the transport is unusable.
+  template <class Body>
+  Status as_status(const Body& body);
 
   std::shared_ptr<Communicator> communicator_;  // shared with registered memory
   Staging staging_;
   Status failure_;
 };
+
+template <class Body>
+Status XcclTransport::as_status(const Body& body) {
+  if (!failure_.ok()) return failure_;
+  before_blocking();  // within the library
+  try {
+    communicator_->check();
+    body(Context{*communicator_, staging_});
+    communicator_->wait();
+    staging_.trim();
+    return {};
+  } catch (const Error& error) {
+    failure_ = Status::from(error);
+  } catch (const std::bad_alloc&) {
+    failure_ = {ErrorKind::unavailable,
+                "not enough memory to stage a collective over " + communicator_->library().name};
+  }
+  communicator_->abort(failure_.text());
+  if (communicator_->has_abandoned_call()) keep_lent_memory();
+  return failure_;
+}
 
 // The library and the device of this rank for a new communicator.
 struct Participant {
