@@ -49,35 +49,42 @@ struct CommConfig {
   int padding = kUndefined;  // later versions have a member here
 };
 
-// The table of functions. Those that return int return kSuccess or an error code.
+// X(result, member, name, parameters). `name` follows the prefix of the library. Functions that return int return
+// kSuccess or an error code.
+#define PERSEUS_XCCL_FUNCTIONS(X)                                                                     \
+  X(int, get_version, "GetVersion", (int*))                                                           \
+  X(int, get_unique_id, "GetUniqueId", (UniqueId*))                                                   \
+  X(int, comm_init_rank, "CommInitRank", (Comm*, std::size_t ranks, UniqueId, int rank))              \
+  X(int, comm_destroy, "CommDestroy", (Comm))                                                         \
+  X(const char*, get_error_string, "GetErrorString", (int))                                           \
+  X(const char*, get_last_error, "GetLastError", (Comm))                                              \
+  X(int, all_reduce, "AllReduce", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))      \
+  X(int, broadcast, "Broadcast", (const void*, void*, std::size_t, DataType, int root, Comm, Stream)) \
+  X(int, reduce, "Reduce", (const void*, void*, std::size_t, DataType, Op, int root, Comm, Stream))   \
+  X(int, all_gather, "AllGather", (const void*, void*, std::size_t, DataType, Comm, Stream))          \
+  X(int, reduce_scatter, "ReduceScatter", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))
+
+// Functions that a library may lack: null then. comm_revoke ends work and calls in progress, and frees nothing.
+#define PERSEUS_XCCL_OPTIONAL_FUNCTIONS(X)                                                                         \
+  X(int, comm_init_rank_config, "CommInitRankConfig", (Comm*, std::size_t ranks, UniqueId, int rank, CommConfig*)) \
+  X(int, comm_abort, "CommAbort", (Comm))                                                                          \
+  X(int, comm_revoke, "CommRevoke", (Comm, int flags))                                                             \
+  X(int, comm_get_async_error, "CommGetAsyncError", (Comm, int*))                                                  \
+  X(int, send, "Send", (const void*, std::size_t, DataType, int peer, Comm, Stream))                               \
+  X(int, recv, "Recv", (void*, std::size_t, DataType, int peer, Comm, Stream))                                     \
+  X(int, group_start, "GroupStart", ())                                                                            \
+  X(int, group_end, "GroupEnd", ())                                                                                \
+  X(int, all_to_all, "AllToAll", (const void*, void*, std::size_t, DataType, Comm, Stream))                        \
+  X(int, red_op_create_pre_mul_sum, "RedOpCreatePreMulSum", (Op*, void* scalar, DataType, int residence, Comm))    \
+  X(int, red_op_destroy, "RedOpDestroy", (Op, Comm))                                                               \
+  X(int, comm_register, "CommRegister", (Comm, void*, std::size_t, void** handle))                                 \
+  X(int, comm_deregister, "CommDeregister", (Comm, void* handle))
+
 struct Functions {
-  int (*get_version)(int*) = nullptr;
-  int (*get_unique_id)(UniqueId*) = nullptr;
-  int (*comm_init_rank)(Comm*, std::size_t ranks, UniqueId, int rank) = nullptr;
-  int (*comm_destroy)(Comm) = nullptr;
-  const char* (*get_error_string)(int) = nullptr;
-  const char* (*get_last_error)(Comm) = nullptr;
-
-  int (*all_reduce)(const void*, void*, std::size_t, DataType, Op, Comm, Stream) = nullptr;
-  int (*broadcast)(const void*, void*, std::size_t, DataType, int root, Comm, Stream) = nullptr;
-  int (*reduce)(const void*, void*, std::size_t, DataType, Op, int root, Comm, Stream) = nullptr;
-  int (*all_gather)(const void*, void*, std::size_t, DataType, Comm, Stream) = nullptr;
-  int (*reduce_scatter)(const void*, void*, std::size_t, DataType, Op, Comm, Stream) = nullptr;
-
-  // The following are null if the library does not have them.
-  int (*comm_init_rank_config)(Comm*, std::size_t ranks, UniqueId, int rank, CommConfig*) = nullptr;
-  int (*comm_abort)(Comm) = nullptr;
-  int (*comm_revoke)(Comm, int flags) = nullptr;  // ends work and calls in progress, and frees nothing
-  int (*comm_get_async_error)(Comm, int*) = nullptr;
-  int (*send)(const void*, std::size_t, DataType, int peer, Comm, Stream) = nullptr;
-  int (*recv)(void*, std::size_t, DataType, int peer, Comm, Stream) = nullptr;
-  int (*group_start)() = nullptr;
-  int (*group_end)() = nullptr;
-  int (*all_to_all)(const void*, void*, std::size_t, DataType, Comm, Stream) = nullptr;
-  int (*red_op_create_pre_mul_sum)(Op*, void* scalar, DataType, int residence, Comm) = nullptr;
-  int (*red_op_destroy)(Op, Comm) = nullptr;
-  int (*comm_register)(Comm, void*, std::size_t, void** handle) = nullptr;
-  int (*comm_deregister)(Comm, void* handle) = nullptr;
+#define PERSEUS_MEMBER(result, member, name, parameters) result(*member) parameters = nullptr;
+  PERSEUS_XCCL_FUNCTIONS(PERSEUS_MEMBER)
+  PERSEUS_XCCL_OPTIONAL_FUNCTIONS(PERSEUS_MEMBER)
+#undef PERSEUS_MEMBER
 };
 
 }  // namespace perseus::xccl

@@ -55,30 +55,12 @@ int version_of(void* opened, const std::string& prefix, const std::string& path)
 Functions find_functions(void* opened, const std::string& prefix, const std::string& path) {
   const Finder finder(opened, prefix, path);
   Functions table;
-  finder.require(table.get_version, "GetVersion");
-  finder.require(table.get_unique_id, "GetUniqueId");
-  finder.require(table.comm_init_rank, "CommInitRank");
-  finder.require(table.comm_destroy, "CommDestroy");
-  finder.require(table.get_error_string, "GetErrorString");
-  finder.require(table.get_last_error, "GetLastError");
-  finder.require(table.all_reduce, "AllReduce");
-  finder.require(table.broadcast, "Broadcast");
-  finder.require(table.reduce, "Reduce");
-  finder.require(table.all_gather, "AllGather");
-  finder.require(table.reduce_scatter, "ReduceScatter");
-  finder.find(table.comm_init_rank_config, "CommInitRankConfig");
-  finder.find(table.comm_abort, "CommAbort");
-  finder.find(table.comm_revoke, "CommRevoke");
-  finder.find(table.comm_get_async_error, "CommGetAsyncError");
-  finder.find(table.send, "Send");
-  finder.find(table.recv, "Recv");
-  finder.find(table.group_start, "GroupStart");
-  finder.find(table.group_end, "GroupEnd");
-  finder.find(table.all_to_all, "AllToAll");
-  finder.find(table.red_op_create_pre_mul_sum, "RedOpCreatePreMulSum");
-  finder.find(table.red_op_destroy, "RedOpDestroy");
-  finder.find(table.comm_register, "CommRegister");
-  finder.find(table.comm_deregister, "CommDeregister");
+#define PERSEUS_REQUIRE(result, member, name, parameters) finder.require(table.member, name);
+  PERSEUS_XCCL_FUNCTIONS(PERSEUS_REQUIRE)
+#undef PERSEUS_REQUIRE
+#define PERSEUS_FIND(result, member, name, parameters) finder.find(table.member, name);
+  PERSEUS_XCCL_OPTIONAL_FUNCTIONS(PERSEUS_FIND)
+#undef PERSEUS_FIND
   return table;
 }
 
