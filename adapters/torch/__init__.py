@@ -7,12 +7,14 @@ from perseus_like.errors import UnavailableError as _UnavailableError
 from perseus_like.frameworks import torch as _torch
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 
-from . import elastic, mpi_ops, ops
+from . import data_movement, elastic, mpi_ops, ops, reductions
 from .compression import Compression
+from .data_movement import *
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .ops import *
 from .optimizer import DistributedOptimizer
 from .parameter_memory import share_parameters, unshare_parameters
+from .reductions import *
 from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharing import shared
 from .sparse import sparse_allreduce_async
@@ -68,5 +70,7 @@ __all__ = [
 ]
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
+__all__ += data_movement.__all__
 __all__ += ops.__all__
+__all__ += reductions.__all__
 __dir__ = __all__.copy  # for completion in editors and shells

@@ -228,3 +228,17 @@ def alltoall_async(
 def _with_counts(splits: Splits) -> Callable[[tuple[Tensor, list[int]]], tuple[Tensor, Tensor]]:
     device = splits.device if isinstance(splits, torch.Tensor) else None
     return lambda pair: (pair[0], torch.tensor(pair[1], dtype=torch.int32, device=device))
+
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+]

@@ -16,7 +16,8 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
 from .collectives import collectives
-from .ops import allgather, broadcast_, broadcast_async_, synchronize
+from .data_movement import allgather, broadcast_, broadcast_async_
+from .ops import synchronize
 from .sharded_optimizer import ZeroRedundancyOptimizer
 
 

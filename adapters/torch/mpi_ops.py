@@ -8,10 +8,12 @@ from perseus_like.common.util import check_installed_version, gpu_available, num
 from perseus_like.operations import Adasum, Average, Max, Min, Product, Sum
 from perseus_like.operations import resolve_op as handle_average_backwards_compatibility
 
-from . import autograd, ops
+from . import autograd, data_movement, ops, reductions
 from .autograd import *
 from .compression import Compression
+from .data_movement import *
 from .ops import *
+from .reductions import *
 from .sparse import sparse_allreduce_async
 
 # Programs use this name of Horovod although it is private.
@@ -28,5 +30,7 @@ __all__ = [
 ]
 __all__ += adapter_exports.__all__
 __all__ += ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
-__all__ += ops.__all__
 __all__ += autograd.__all__
+__all__ += data_movement.__all__
+__all__ += ops.__all__
+__all__ += reductions.__all__

@@ -1,10 +1,8 @@
-"""The collectives on torch tensors."""
+"""`join`, and the functions that take a handle."""
 
 from perseus_like.collectives import join as _join
 from perseus_like.collectives.handle import handles
 
-from .data_movement import *
-from .reductions import *
 from .tensors.cuda import device_to_join_on
 
 poll = handles.poll
@@ -32,30 +30,4 @@ def join(device: int = -1) -> int:
     return _join(device_to_join_on(device))
 
 
-__all__ = [
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "synchronize",
-]
+__all__ = ["join", "poll", "synchronize"]

@@ -25,7 +25,7 @@ from .feedback import checked_compression
 from .gradients import GradientBuckets
 from .gradients.adasum import DeltaSum
 from .gradients.pass_counts import HorovodPassNames
-from .ops import allreduce_async_
+from .reductions import allreduce_async_
 from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharded_optimizer import shard as sharded
 

@@ -19,7 +19,9 @@ from perseus_like.world import size
 from .collectives import collectives
 from .compat.dynamo import not_compiled
 from .compat.training import BatchNormBase, is_batch_norm
-from .ops import allgather_async, allreduce_async, synchronize
+from .data_movement import allgather_async
+from .ops import synchronize
+from .reductions import allreduce_async
 
 __all__ = ["Sum", "SyncBatchNorm", "allgather_async", "allreduce_async", "size", "synchronize"]
 
