@@ -110,7 +110,7 @@ bool Call::prepare() {
     if (kernel_.attributes().verb == PERSEUS_ALLTOALL && i == count - 1) {
       read_splits(input);
       tf().TF_DeleteTensor(input);
-    } else if (allocates_outputs()) {
+    } else if (keeps_shapes(kernel_.attributes().verb)) {
       reduce_into_output(i, input);
     } else {
       describe(input);
@@ -157,11 +157,6 @@ void Call::describe(const TF_Tensor* tensor) {
   for (int i = 0; i < tf().TF_NumDims(tensor); ++i) shape.push_back(tf().TF_Dim(tensor, i));
   tensors_.push_back({tf().TF_TensorData(tensor), core_dtype(tf().TF_TensorType(tensor)),
                       static_cast<std::int32_t>(shape.size()), nullptr});
-}
-
-bool Call::allocates_outputs() const {
-  const auto verb = kernel_.attributes().verb;
-  return verb == PERSEUS_ALLREDUCE || verb == PERSEUS_ADASUM || verb == PERSEUS_BROADCAST;
 }
 
 PerseusRequest Call::request() {

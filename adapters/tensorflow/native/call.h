@@ -44,7 +44,6 @@ class Call {
   void reduce_into_output(int index, TF_Tensor* input);
   void read_splits(const TF_Tensor* tensor);
   void describe(const TF_Tensor* tensor);
-  bool allocates_outputs() const;
   PerseusRequest request();
   void take(const PerseusOutcome& outcome);
   void keep_tensors();

@@ -62,6 +62,10 @@ std::size_t bytes_per_element(TF_DataType dtype) {
   return number < 0 ? 0 : kTypes[static_cast<std::size_t>(number)].bytes;
 }
 
+bool keeps_shapes(std::int32_t verb) {
+  return verb == PERSEUS_ALLREDUCE || verb == PERSEUS_ADASUM || verb == PERSEUS_BROADCAST;
+}
+
 std::string error_text(std::int32_t kind, const std::string& message) {
   const auto number = static_cast<std::size_t>(kind);
   return "HorovodInternalError (" +

@@ -19,6 +19,9 @@ bool is_core_dtype(std::int32_t number);
 TF_DataType tensorflow_dtype(std::int32_t dtype);
 std::size_t bytes_per_element(TF_DataType dtype);
 
+// Returns true if results have the shapes of the tensors, so that the adapter provides their memory, and not the core.
+bool keeps_shapes(std::int32_t verb);
+
 // Returns the text with the error kind in front, which adapters/tensorflow/errors.py reads.
 std::string error_text(std::int32_t kind, const std::string& message);
 TF_Code error_code(std::int32_t kind);

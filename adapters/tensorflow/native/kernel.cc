@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <deque>
@@ -55,24 +56,17 @@ class Reader {
 // Factors are texts, because TensorFlow's float attributes have single precision.
 double factor(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
 
-struct Kind {
-  const char* operation;
-  const char* prefix;  // of the names of requests
-  std::int32_t verb;
-  std::vector<const char*> arguments;  // tensors in host memory, also for a GPU kernel
-};
+// Returns the word that begins the names of requests.
+std::string text_of(std::int32_t verb) {
+#define PERSEUS_ROW(NAME, name, text) text,
+  constexpr auto kTexts = std::to_array<const char*>({PERSEUS_VERBS(PERSEUS_ROW)});
+#undef PERSEUS_ROW
+  return kTexts[static_cast<std::size_t>(verb)];
+}
 
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> kKinds = {
-      {"PerseusAllreduce", "allreduce", PERSEUS_ALLREDUCE, {"tensors", "reduced"}},
-      {"PerseusBroadcast", "broadcast", PERSEUS_BROADCAST, {"tensors", "received"}},
-      {"PerseusAllgather", "allgather", PERSEUS_ALLGATHER, {"tensors", "gathered"}},
-      {"PerseusReduceScatter", "reducescatter", PERSEUS_REDUCE_SCATTER, {"tensors", "shares"}},
-      {"PerseusAlltoall", "alltoall", PERSEUS_ALLTOALL, {"tensor", "splits", "received", "received_splits"}},
-      {"PerseusBarrier", "barrier", PERSEUS_BARRIER, {}},
-      {"PerseusJoin", "join", PERSEUS_JOIN, {"last"}},
-  };
-  return kKinds;
+bool has_attribute(const Operation& operation, std::string_view name) {
+  const auto& all = operation.attributes;
+  return std::ranges::any_of(all, [&](std::string_view each) { return each.starts_with(std::string(name) + ":"); });
 }
 
 // Python calls the node of 'x' allreduce_x: "model/allreduce_x" becomes "model/x".
@@ -83,31 +77,30 @@ std::string plain_name(std::string node, const std::string& verb) {
   return node;
 }
 
-bool reduces(std::int32_t verb) { return verb == PERSEUS_ALLREDUCE || verb == PERSEUS_REDUCE_SCATTER; }
-
-template <std::size_t kind>
+template <std::size_t index>
 void* create(TF_OpKernelConstruction* construction) {
-  const auto& made = kinds()[kind];
+  const auto& operation = operations()[index];
+  const auto verb = text_of(operation.verb);
   Reader reader(construction);
   Attributes attributes;
-  attributes.verb = made.verb;
+  attributes.verb = operation.verb;
   attributes.process_set = reader.number("process_set_id");
   attributes.wait = reader.flag("wait");
   auto name = reader.text("tensor_name");
-  if (name.empty()) name = plain_name(reader.node_name(), made.prefix);
-  attributes.name = (reader.flag("grouped") ? "grouped_" : "") + std::string(made.prefix) + "." + name;
-  if (reduces(made.verb)) {
+  if (name.empty()) name = plain_name(reader.node_name(), verb);
+  attributes.name = (reader.flag("grouped") ? "grouped_" : "") + verb + "." + name;
+  if (has_attribute(operation, "reduce_op")) {
     attributes.reduce.op = reader.number("reduce_op");
     attributes.reduce.average = reader.flag("average") ? 1 : 0;
     attributes.reduce.prescale = factor(reader.text("prescale_factor"));
     attributes.reduce.postscale = factor(reader.text("postscale_factor"));
   }
-  if (made.verb == PERSEUS_ALLREDUCE) {
+  if (has_attribute(operation, "adasum")) {
     attributes.reduce.wire_dtype = reader.number("wire_dtype");
     attributes.member_names = reader.text("member_names");
     if (reader.flag("adasum")) attributes.verb = PERSEUS_ADASUM;
   }
-  if (made.verb == PERSEUS_BROADCAST) attributes.root = reader.number("root");
+  if (has_attribute(operation, "root")) attributes.root = reader.number("root");
   return reader.ok() ? new Kernel(std::move(attributes)) : nullptr;
 }
 
@@ -131,28 +124,32 @@ bool has_asynchronous_kernels() {
   return tf().TF_NewAsyncKernelBuilder != nullptr && tf().TF_RunAsyncOpKernelDoneCallback != nullptr;
 }
 
-template <std::size_t kind>
-void register_kind(std::string& problems) {
-  const auto& made = kinds()[kind];
+template <std::size_t index>
+void register_kernel(std::string& problems) {
+  const auto& operation = operations()[index];
   for (const auto* device : {"CPU", "GPU"}) {
     auto* const builder =
         has_asynchronous_kernels()
-            ? tf().TF_NewAsyncKernelBuilder(made.operation, device, create<kind>, compute_async, destroy)
-            : tf().TF_NewKernelBuilder(made.operation, device, create<kind>, compute, destroy);
-    // The CPU kernel does not declare host memory, because TensorFlow would never reuse such an input as an output.
-    for (const auto* argument : made.arguments) {
-      if (std::string_view(device) != "CPU") tf().TF_KernelBuilder_HostMemory(builder, argument);
+            ? tf().TF_NewAsyncKernelBuilder(operation.name, device, create<index>, compute_async, destroy)
+            : tf().TF_NewKernelBuilder(operation.name, device, create<index>, compute, destroy);
+    // A GPU kernel has its tensors in host memory. The CPU kernel does not declare that, because TensorFlow would never
+    // reuse such an input as an output.
+    for (const auto& arguments : {operation.inputs, operation.outputs}) {
+      for (const std::string_view argument : arguments) {
+        const std::string name(argument.substr(0, argument.find(':')));
+        if (std::string_view(device) != "CPU") tf().TF_KernelBuilder_HostMemory(builder, name.c_str());
+      }
     }
     const Status status;
-    tf().TF_RegisterKernelBuilder(made.operation, builder, status);
-    if (!status.ok()) problems += std::string(made.operation) + ": " + tf().TF_Message(status) + "; ";
+    tf().TF_RegisterKernelBuilder(operation.name, builder, status);
+    if (!status.ok()) problems += std::string(operation.name) + ": " + tf().TF_Message(status) + "; ";
   }
 }
 
-template <std::size_t... kind>
-std::string register_all(std::index_sequence<kind...> /*kinds*/) {
+template <std::size_t... index>
+std::string register_all(std::index_sequence<index...> /*operations*/) {
   std::string problems;
-  (register_kind<kind>(problems), ...);
+  (register_kernel<index>(problems), ...);
   return problems;
 }
 
@@ -272,6 +269,6 @@ std::unique_ptr<Call> Kernel::next(const Call& ended) {
   return call;
 }
 
-std::string register_kernels() { return register_all(std::make_index_sequence<7>()) + register_probe(); }
+std::string register_kernels() { return register_all(std::make_index_sequence<kCollectives>()) + register_probe(); }
 
 }  // namespace perseus::tensorflow

@@ -2,9 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "base/tables.h"
+#include "core.h"
 #include "registrations.h"
-#include "tensorflow.h"
 
 namespace perseus::tensorflow {
 
@@ -64,14 +63,6 @@ void a_number(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 void no_outputs(TF_ShapeInferenceContext* /*context*/, TF_Status* status) { tf().TF_SetStatus(status, TF_OK, ""); }
 
-struct Operation {
-  const char* name;
-  std::vector<const char*> inputs;
-  std::vector<const char*> outputs;
-  std::vector<const char*> attributes;
-  ShapeFunction shapes;
-};
-
 // Returns the core's element types as the type of an attribute: "{uint8, int8, …}".
 std::string attribute_types() {
 #define PERSEUS_ROW(NAME, name, text, ...) ", " text
@@ -80,7 +71,9 @@ std::string attribute_types() {
   return "{" + types.substr(2) + "}";
 }
 
-std::vector<Operation> operations() {
+}  // namespace
+
+const std::vector<Operation>& operations() {
   static const std::string kTypes = "T: list(" + attribute_types() + ") >= 1";
   static const std::string kType = "T: " + attribute_types();
   const char* const types = kTypes.c_str();
@@ -92,37 +85,45 @@ std::vector<Operation> operations() {
   const char* const average = "average: bool = false";
   const char* const prescale = "prescale_factor: string = '1.0'";
   const char* const postscale = "postscale_factor: string = '1.0'";
-  return {
+  static const std::vector<Operation> kOperations = {
       {"PerseusAllreduce",
+       PERSEUS_ALLREDUCE,
        {"tensors: T"},
        {"reduced: T"},
        {types, name, grouped, set, wait, op, average, prescale, postscale, "adasum: bool = false",
         "wire_dtype: int = -1", "member_names: string = ''"},
        same_shapes},
       {"PerseusBroadcast",
+       PERSEUS_BROADCAST,
        {"tensors: T"},
        {"received: T"},
        {types, name, grouped, set, wait, "root: int = 0"},
        same_shapes},
-      {"PerseusAllgather", {"tensors: T"}, {"gathered: T"}, {types, name, grouped, set, wait}, other_rows_of_all},
+      {"PerseusAllgather",
+       PERSEUS_ALLGATHER,
+       {"tensors: T"},
+       {"gathered: T"},
+       {types, name, grouped, set, wait},
+       other_rows_of_all},
       {"PerseusReduceScatter",
+       PERSEUS_REDUCE_SCATTER,
        {"tensors: T"},
        {"shares: T"},
        {types, name, grouped, set, wait, op, average, prescale, postscale},
        other_rows_of_all},
       {"PerseusAlltoall",
+       PERSEUS_ALLTOALL,
        {"tensor: T", "splits: int32"},
        {"received: T", "received_splits: int32"},
        {kType.c_str(), name, grouped, set, wait},
        alltoall_shapes},
-      {"PerseusBarrier", {}, {}, {name, grouped, set, wait}, no_outputs},
-      {"PerseusJoin", {}, {"last: int32"}, {name, grouped, set, wait}, a_number},
-      {"PerseusProbe", {}, {"trusted: bool"}, {}, a_number},
-      {"PerseusNumber", {}, {"number: int32"}, {"what: string", set}, a_number},
+      {"PerseusBarrier", PERSEUS_BARRIER, {}, {}, {name, grouped, set, wait}, no_outputs},
+      {"PerseusJoin", PERSEUS_JOIN, {}, {"last: int32"}, {name, grouped, set, wait}, a_number},
+      {"PerseusProbe", 0, {}, {"trusted: bool"}, {}, a_number},
+      {"PerseusNumber", 0, {}, {"number: int32"}, {"what: string", set}, a_number},
   };
+  return kOperations;
 }
-
-}  // namespace
 
 std::string register_operations() {
   std::string problems;

@@ -1,9 +1,25 @@
-// Declares what the library registers with TensorFlow. Each function returns the error text, or "".
+// Declares what the library registers with TensorFlow. Functions that register return the error text, or "".
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "tensorflow.h"
 
 namespace perseus::tensorflow {
+
+// Defines an operation for TensorFlow. Arguments are "name: type"; attributes also have their default.
+struct Operation {
+  const char* name;
+  std::int32_t verb;  // PERSEUS_…; of no meaning for the operations that follow the collectives
+  std::vector<const char*> inputs, outputs, attributes;
+  ShapeFunction shapes;
+};
+
+// Returns all operations. Collectives come first.
+const std::vector<Operation>& operations();
+inline constexpr std::size_t kCollectives = 7;
 
 // Registers the operations for graphs: their inputs, outputs, attributes and shapes.
 std::string register_operations();

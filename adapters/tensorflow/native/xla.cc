@@ -122,10 +122,6 @@ void completed(void* raw, const PerseusOutcome* outcome) {
   }
 }
 
-bool allocates_results(std::int32_t verb) {
-  return verb == PERSEUS_ALLGATHER || verb == PERSEUS_ALLTOALL || verb == PERSEUS_REDUCE_SCATTER;
-}
-
 // Executes the custom call. The last operand, and the last element of the tuple of results, is the token that keeps
 // custom calls in the order of the program.
 void target(void* out, const void** in, const char* opaque, std::size_t length, CallStatus* status) {
@@ -151,7 +147,7 @@ void target(void* out, const void** in, const char* opaque, std::size_t length, 
   request.name = description.name.c_str();
   request.tensor_names = description.member_names.c_str();
   request.inputs = inputs.data();
-  request.outputs = allocates_results(request.verb) ? nullptr : execution.targets.data();
+  request.outputs = keeps_shapes(request.verb) ? execution.targets.data() : nullptr;
   request.done = &completed;
   request.context = &execution;
   if (execution.failure.empty()) {
