@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from perseus_like.errors import UnavailableError
 from perseus_like.session import session
+from perseus_like.tables import Verb
 
 from .compat import graphs
 
@@ -19,11 +20,21 @@ logger = logging.getLogger(__name__)
 
 PATH = Path(__file__).with_name("_native.so")
 
+# The verbs that have an operation, by their words in texts. Adasum is an attribute of allreduce.
+_WITHOUT = (Verb.adasum, Verb.add_process_set, Verb.remove_process_set)
+VERBS = {verb.name.replace("_", ""): verb for verb in Verb if verb not in _WITHOUT}
+
+
+@functools.cache
+def operation_of(verb: str) -> str:
+    """Returns the name of a collective's operation. Saved graphs contain it."""
+    return "Perseus" + VERBS[verb].name.title().replace("_", "")
+
+
 # Any number of these operations may run at once. Those that always run do so even if their results are not used.
-_PRUNED_IF_UNUSED = ("PerseusAllreduce", "PerseusAllgather", "PerseusReduceScatter", "PerseusAlltoall")
-_ALWAYS_RUN = ("PerseusBroadcast", "PerseusBarrier", "PerseusJoin")
-_QUERIES = ("PerseusNumber",)
-OPERATIONS = frozenset({*_PRUNED_IF_UNUSED, *_ALWAYS_RUN, *_QUERIES})
+_ALWAYS_RUN = {operation_of(verb) for verb in ("broadcast", "barrier", "join")}
+_PRUNED_IF_UNUSED = {*map(operation_of, VERBS), "PerseusNumber"} - _ALWAYS_RUN
+OPERATIONS = _ALWAYS_RUN | _PRUNED_IF_UNUSED
 
 
 def _load() -> tuple[Any, ctypes.CDLL]:
@@ -60,7 +71,7 @@ def asynchronous() -> bool:
         )
         return False
     try:
-        graphs.run_at_once((*_PRUNED_IF_UNUSED, *_QUERIES), _ALWAYS_RUN)
+        graphs.run_at_once(_PRUNED_IF_UNUSED, _ALWAYS_RUN)
     except (ImportError, AttributeError, TypeError) as error:
         logger.warning(
             "TensorFlow %s has no lists of asynchronous operations in the known place (%s): collectives of a graph run "

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from perseus_like.tensor import ReduceOptions
 
+from ..native import operation_of
 from . import REDUCING, Request
-from .eager import DEFAULTS, operation_of
+from .eager import DEFAULTS
 from .execution import run
 from .gradients import RULES, Gradients, backward
 

@@ -6,7 +6,6 @@ that differ from their defaults.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from perseus_like.tensor import AS_IT_IS
 
 from ..compat import eager_calls
 from ..errors import translated, translated_text
-from ..native import operations
+from ..native import VERBS, operation_of, operations
 
 # The defaults of the operations' attributes (native/operations.cc), which a gradient tape does not record.
 DEFAULTS: dict[str, Any] = {
@@ -33,12 +32,6 @@ DEFAULTS: dict[str, Any] = {
     "member_names": "",
     "root": 0,
 }
-
-
-@functools.cache
-def operation_of(verb: str) -> str:
-    """Returns the name of a collective's operation. Saved graphs contain it."""
-    return "PerseusReduceScatter" if verb == "reducescatter" else f"Perseus{verb.capitalize()}"
 
 
 def given(attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -63,5 +56,5 @@ def execute(verb: str, inputs: Sequence[Any], attributes: tuple[Any, ...]) -> li
 
 def execute_by_wrapper(verb: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> list[Any]:
     """Adds or runs a collective's operation by the wrapper that TensorFlow has generated. Inputs may be of any kind."""
-    wrapper = getattr(operations, "perseus_reduce_scatter" if verb == "reducescatter" else f"perseus_{verb}")
+    wrapper = getattr(operations, f"perseus_{VERBS[verb].name}")
     return list(wrapper(*inputs, **attributes))

@@ -19,7 +19,7 @@ from perseus_like.session import session
 from perseus_like.tables import Verb
 
 from ..compat import compiled_functions, graphs
-from ..native import OPERATIONS, library
+from ..native import OPERATIONS, VERBS, library
 from ..tensorflow_setup import prepare_tensorflow
 from . import DTYPES, Request
 
@@ -148,7 +148,7 @@ def _custom_call(
 def _described(request: Request, tensors: Sequence[Any], shapes: Sequence[list[int]], graph: Any) -> str:
     """Returns the request as words for native/xla.cc. The name is the last word, and the member names follow it."""
     ranks = session.core.process_set_ranks(request.set_id)
-    verb = Verb.adasum if request.adasum else Verb[request.verb.replace("reducescatter", "reduce_scatter")]
+    verb = Verb.adasum if request.adasum else VERBS[request.verb]
     words: list[object] = [int(verb), request.set_id, ranks.index(session.core.rank()), len(ranks)]
     op, average, prescale, postscale, wire_dtype = request.reduce
     words += [op, int(average), repr(float(prescale)), repr(float(postscale)), wire_dtype, request.root, len(tensors)]

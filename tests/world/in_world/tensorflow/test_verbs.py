@@ -245,7 +245,8 @@ def test_the_table_of_defaults_agrees_with_the_operations() -> None:
     """An eager call omits attributes with the default value. Tapes read these values from the same table."""
     from tensorflow.python.framework import op_def_registry
 
-    from perseus_like.tensorflow.requests.eager import DEFAULTS, operation_of
+    from perseus_like.tensorflow.native import operation_of
+    from perseus_like.tensorflow.requests.eager import DEFAULTS
     from perseus_like.tensorflow.requests.gradients import RULES
 
     found: dict[str, set[Any]] = {}
