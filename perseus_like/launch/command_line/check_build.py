@@ -143,7 +143,7 @@ def _library(what: str) -> Row:
     for path in _candidates(names, distributions):
         if (answer := _ask(path, function)) is not None:
             # oneCCL's legacy library returns 0.
-            version = _readable(answer, function) if answer != "0" else _distribution_version(distributions)
+            version = _readable(answer) if answer != "0" else _distribution_version(distributions)
             return Row(what, True, version, path)
     return Row(what, False)
 
@@ -180,20 +180,13 @@ def _ask(path: str, function: str) -> str | None:
     return None
 
 
-def _readable(answer: str, function: str) -> str:
+def _readable(answer: str) -> str:
     if not answer.isdigit():
         lines = [" ".join(line.split()) for line in answer.strip().splitlines() if line.strip()]
         return lines[0].split(", package")[0][:60] if lines else "unknown version"
-    number = int(answer)
-    if function == "ncclGetVersion":  # 2.8 and older: 2708; since 2.9: 20900
-        large = number >= 10000
-        major, minor, patch = (
-            (number // 10000, number // 100 % 100, number % 100)
-            if large
-            else (number // 1000, number // 100 % 10, number % 100)
-        )
-        return f"{major}.{minor}.{patch}"
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    # NCCL up to 2.8 has numbers such as 2708.
+    major, rest = divmod(int(answer), 10000 if len(answer) > 4 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _core() -> Row:
