@@ -280,8 +280,8 @@ class StoreRendezvous:
     def _missing_text(self, missing: Sequence[int]) -> str:
         return (
             f"process group of {self._size} ranks timed out after {self._timeout.total_seconds():g} s: "
-            f"{_ranks(missing)} did not come to the store. All its ranks must make the group; look for the first "
-            "error of a rank that did not"
+            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} did not come to the store. All "
+            "its ranks must make the group; look for the first error of a rank that did not"
         )
 
     def _restarted_text(self, rank: int) -> str:
@@ -295,10 +295,6 @@ class StoreRendezvous:
             f"process group of {self._size} ranks: the store's key {key!r} has a value that perseus_like has not "
             "written. Use a store of your own, or another prefix (torch.distributed.PrefixStore), for this group"
         )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
 def pack(parts: Sequence[bytes]) -> bytes:

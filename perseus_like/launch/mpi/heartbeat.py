@@ -77,11 +77,9 @@ class LauncherHeartbeat:
         for connection in self._listener.accept():
             with contextlib.suppress(OSError):
                 set_keepalive(connection, self._timeout_seconds)
-            self._serve(_RankConnection(connection))
-
-    def _serve(self, rank: _RankConnection) -> None:
-        self._ranks.append(rank)
-        self._supervisor.watch(rank.connection, lambda: self._read(rank))
+            rank = _RankConnection(connection)
+            self._ranks.append(rank)
+            self._supervisor.watch(connection, functools.partial(self._read, rank))
 
     def send_to_all(self, command: bytes) -> None:
         """Sends a command to every `rank_main`."""

@@ -135,7 +135,7 @@ def main(tag: str, encoded: str) -> int:
         if command in {PAUSE, CONTINUE}:
             _stop_or_continue(process.pid, command)
         if command == LOOK and records.init_calls().get(_rank()) is InitCall.WAITS:
-            heartbeat.report(_line(tag, "waits", ""))
+            heartbeat.send(_line(tag, "waits", ""))
 
     for signum in _PASSED_ON:
         signal.signal(signum, pass_on)
@@ -143,7 +143,7 @@ def main(tag: str, encoded: str) -> int:
         if heartbeat.is_lost and not starter.is_mpis:  # ssh may have another way to perseusrun
             _report(tag, "ended 1", "was ended, because its connection to perseusrun was lost")
         if not heartbeat.is_lost and not stop_requested.wait(_DAEMON_GRACE_SECONDS):
-            heartbeat.report(_report(tag, "ended 1", f"was ended, because its {starter.name} on this host was killed"))
+            heartbeat.send(_report(tag, "ended 1", f"was ended, because its {starter.name} on this host was killed"))
         _end(process)
         if starter.is_mpis:
             end_daemons_later(0.0)
@@ -155,20 +155,20 @@ def main(tag: str, encoded: str) -> int:
     code = 1 if starter.is_mpis and record and record.error and process.returncode else process.returncode
     shown = code if code >= 0 else 128 - code
     if record:
-        heartbeat.report(_report(tag, "failed", record.encode()))
+        heartbeat.send(_report(tag, "failed", record.encode()))
     has_met = records.init_calls().get(_rank(), InitCall.HAS_FAILED) is not InitCall.HAS_FAILED
     if code == 0 and not has_met and not starter.is_mpis:
         _report(tag, "absent", "")
     if stop_requested.is_set() and starter.is_mpis:
         _report(tag, "stopped", "")  # the code of the mpirun counts
     else:
-        heartbeat.report(_report(tag, f"ended {shown}", describe_code(code)))
+        heartbeat.send(_report(tag, f"ended {shown}", describe_code(code)))
     if code != 0 and starter.is_mpis and not stop_requested.is_set():
         stop_requested.wait(_LOSS_GRACE_SECONDS if record and record.is_consequence else _FAILURE_GRACE_SECONDS)
         end_daemons_later()
     else:
         _end_session()
-    heartbeat.announce_end()
+    heartbeat.send(SHUTDOWN)  # perseusrun must not treat the end of this process as a loss
     return shown
 
 
@@ -302,17 +302,11 @@ class Heartbeat:
             self._connect()
         return None
 
-    def report(self, line: bytes) -> None:
-        """Sends a status line. An mpirun that ends the job may drop what this process has written to stderr."""
+    def send(self, message: bytes) -> None:
+        """Sends SHUTDOWN, or a status line: an mpirun that ends the job may drop what is written to stderr."""
         if self._connection:
             with contextlib.suppress(OSError):
-                self._connection.send(line)
-
-    def announce_end(self) -> None:
-        """Sends the shutdown message, so that perseusrun does not treat the end of this process as a loss."""
-        if self._connection:
-            with contextlib.suppress(OSError):
-                self._connection.send(SHUTDOWN)
+                self._connection.send(message)
 
     def _connect(self) -> None:
         """Begins an attempt at each address that has none, at most once a second."""

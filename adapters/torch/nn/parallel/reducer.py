@@ -138,10 +138,6 @@ class Reducer:
         if missing and not (self._find_unused or self._static_graph or failed):
             self._refuse(missing)
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compares the gradients with those of all ranks, if the optimizer uses them."""
-        self._step_watch.look(optimizer)
-
     def forget_step(self) -> None:
         """Call it if the ranks may have made different steps, or if a closure has computed the gradients of a step."""
         self._step_watch.take()
@@ -222,7 +218,7 @@ def _watch_steps() -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, given: Sequence[object], options: Mapping[str, object]) -> None:
-    """Called before a step of any optimizer of the process."""
+    """Compares the gradients that the optimizer uses. Called before a step of any optimizer of the process."""
     if is_compiling():
         return
     has_closure = len(given) > 1 or options.get("closure") is not None  # it computes the gradients
@@ -232,4 +228,4 @@ def _before_step(optimizer: torch.optim.Optimizer, given: Sequence[object], opti
         if has_closure:
             reducer.forget_step()
         else:
-            reducer.before_step(optimizer)
+            reducer._step_watch.look(optimizer)
