@@ -39,7 +39,7 @@ from ..tensors import tensors
 from .bucket_memory import BucketMemory, Changes, Contents
 from .gradient_memory import Kind, dense_strides, member_of
 from .gradient_watch import ALONE, Steps, report
-from .ownership import ReducerPolicy, register, require_sole_owner
+from .ownership import ReducerPolicy, describe, register, require_sole_owner
 from .reduce_fallback import send_compressed, send_late
 
 _log = logging.getLogger("perseus_like")
@@ -444,10 +444,8 @@ class GradientBuckets:
 
     def _describe(self, index: int) -> str:
         parameter = self._parameters[index]
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        strides = f"with strides {list(dense_strides(parameter))}"
-        compressed = f" compressed by {self._feedback}" if self._feedback is not None else ""
-        return f"{self._names[index]!r} {dtype}{list(parameter.shape)} {strides}{compressed}"
+        text = f"{describe(self._names[index], parameter)} with strides {list(dense_strides(parameter))}"
+        return text if self._feedback is None else f"{text} compressed by {self._feedback}"
 
     def _lay_out(self, order: Sequence[int]) -> None:
         limit = self._policy.bucket_bytes

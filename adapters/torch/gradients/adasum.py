@@ -14,6 +14,7 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
 from ..collectives import collectives
+from .ownership import describe
 
 _OWNER = "DistributedOptimizer with op=Adasum"
 
@@ -48,14 +49,16 @@ class DeltaSum:
     def _step_barrier(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Raises DisagreementError on all ranks if they step different optimizers."""
         if self._owner is None or self._generation != session.generation:
+            descriptions = [describe(*each) for each in named]
             self._owner = OwnerName(self._process_set)
-            self._name = self._owner.meet(_described(named), _OWNER)
-            self._changes.name_owner(_OWNER, _described(named))
+            self._name = self._owner.meet(descriptions, _OWNER)
+            self._changes.name_owner(_OWNER, descriptions)
             self._generation = session.generation
             return
         self._changes.send(self._owner, OwnChanges())
         if not self._changes.are_together():
-            report_mixture(self._owner.name, _OWNER, _described(named), False, [], self._process_set)
+            descriptions = [describe(*each) for each in named]
+            report_mixture(self._owner.name, _OWNER, descriptions, False, [], self._process_set)
 
     def _send(self, name: str, delta: torch.Tensor) -> Callable[[], torch.Tensor]:
         full, compression = f"{self._name}.{name}", self._compression
@@ -67,7 +70,3 @@ class DeltaSum:
         return collectives.allreduce(
             delta, Adasum, full, process_set=self._process_set, wire=wire, in_place=True
         ).result
-
-
-def _described(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
-    return [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]

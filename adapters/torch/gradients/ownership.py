@@ -51,6 +51,11 @@ class Holder(Protocol):
 _all: weakref.WeakSet[Holder] = weakref.WeakSet()
 
 
+def describe(name: str, parameter: torch.Tensor) -> str:
+    """Returns the text on which the ranks agree for each parameter of an owner."""
+    return f"{name!r} {str(parameter.dtype).removeprefix('torch.')}{list(parameter.shape)}"
+
+
 def register(holder: Holder) -> None:
     _all.add(holder)
 

@@ -22,6 +22,7 @@ from ..compat.dynamo import not_compiled
 from ..gradients.bucket_memory import GradientWatch
 from ..gradients.gradient_memory import fill, has_layout_of, is_at
 from ..gradients.gradient_watch import CLIP, report
+from ..gradients.ownership import describe
 from ..parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
 from .shard_group import ShardGroup
 from .shard_memory import ShardMemory, Slot
@@ -159,7 +160,7 @@ class ShardedUpdate:
         self._writes.note((slot.parameter for slot in memory.slots), after_step=False)
 
     def _descriptions(self) -> list[str]:
-        return [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in self._named()]
+        return [describe(*each) for each in self._named()]
 
     def _ensure(self) -> ShardMemory:
         if self._partially_updated:

@@ -12,6 +12,7 @@ from perseus_like.gradients.agreement import Agreeing
 from perseus_like.process_sets import ProcessSet
 
 from ...collectives import collectives
+from ...gradients.ownership import describe
 from .reducer import Named, Reducer
 
 
@@ -24,8 +25,8 @@ class Replication:
 
     def verify(self, named: Sequence[Named]) -> None:
         """Raises the same DisagreementError on all ranks if names, dtypes or shapes differ."""
-        described = [f"{name!r} {str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for name, each in named]
-        Agreeing(self._reducer.name, described, [], {}, self._process_set, owner="DistributedDataParallel").agree()
+        descriptions = [describe(*each) for each in named]
+        Agreeing(self._reducer.name, descriptions, [], {}, self._process_set, owner="DistributedDataParallel").agree()
 
     def copy_from_first(self, tensors: Sequence[torch.Tensor]) -> None:
         ranks = self._process_set.ranks
