@@ -62,45 +62,11 @@ void Driver::check(const char* call, Result result) const {
 Driver open_driver(const char* library) {
   const Library from(library);
   Driver driver{};
-  from.get(driver.init, "cuInit");
-  from.get(driver.driver_version, "cuDriverGetVersion");
-  from.get(driver.error_name, "cuGetErrorName");
-  from.get(driver.error_string, "cuGetErrorString");
-  from.get(driver.device_count, "cuDeviceGetCount");
-  from.get(driver.device, "cuDeviceGet");
-  from.get(driver.device_name, "cuDeviceGetName");
-  from.get(driver.device_attribute, "cuDeviceGetAttribute");
-  from.get(driver.retain, "cuDevicePrimaryCtxRetain");
-  from.get(driver.release, "cuDevicePrimaryCtxRelease_v2");
-  from.get(driver.push, "cuCtxPushCurrent_v2");
-  from.get(driver.pop, "cuCtxPopCurrent_v2");
-  from.get(driver.set_current, "cuCtxSetCurrent");
-  from.get(driver.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
-  from.get(driver.context_synchronize, "cuCtxSynchronize");
-  from.get(driver.stream_create, "cuStreamCreateWithPriority");
-  from.get(driver.stream_destroy, "cuStreamDestroy_v2");
-  from.get(driver.stream_wait, "cuStreamWaitEvent");
-  from.get(driver.stream_is_capturing, "cuStreamIsCapturing");
-  from.get(driver.event_create, "cuEventCreate");
-  from.get(driver.event_destroy, "cuEventDestroy_v2");
-  from.get(driver.event_record, "cuEventRecord");
-  from.get(driver.event_query, "cuEventQuery");
-  from.get(driver.event_synchronize, "cuEventSynchronize");
-  from.get(driver.allocate, "cuMemAlloc_v2");
-  from.get(driver.free, "cuMemFree_v2");
-  from.find(driver.pool_create, "cuMemPoolCreate");
-  from.find(driver.pool_destroy, "cuMemPoolDestroy");
-  from.find(driver.pool_set, "cuMemPoolSetAttribute");
-  from.find(driver.allocate_from_pool, "cuMemAllocFromPoolAsync");
-  from.find(driver.free_async, "cuMemFreeAsync");
-  from.get(driver.allocate_host, "cuMemHostAlloc");
-  from.get(driver.free_host, "cuMemFreeHost");
-  from.get(driver.copy, "cuMemcpyAsync");
-  from.get(driver.set_bytes, "cuMemsetD8Async");
-  from.get(driver.module_load, "cuModuleLoadDataEx");
-  from.get(driver.module_unload, "cuModuleUnload");
-  from.get(driver.module_function, "cuModuleGetFunction");
-  from.get(driver.launch, "cuLaunchKernel");
+#define PERSEUS_REQUIRE(member, name, parameters) from.get(driver.member, name);
+#define PERSEUS_FIND(member, name, parameters) from.find(driver.member, name);
+  PERSEUS_CUDA_FUNCTIONS(PERSEUS_REQUIRE, PERSEUS_FIND)
+#undef PERSEUS_REQUIRE
+#undef PERSEUS_FIND
   return driver;
 }
 

@@ -36,49 +36,55 @@ struct PoolProperties {
 inline constexpr int kPoolReusesByDependencies = 3;  // CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, an int
 inline constexpr int kPoolReleaseThreshold = 4;      // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, a uint64
 
+// REQUIRED(member, name, parameters) and OPTIONAL(…), for functions that are null before CUDA 11.2.
+#define PERSEUS_CUDA_FUNCTIONS(REQUIRED, OPTIONAL)                                                                 \
+  REQUIRED(init, "cuInit", (unsigned flags))                                                                       \
+  REQUIRED(driver_version, "cuDriverGetVersion", (int* version))                                                   \
+  REQUIRED(error_name, "cuGetErrorName", (Result, const char** text))                                              \
+  REQUIRED(error_string, "cuGetErrorString", (Result, const char** text))                                          \
+  REQUIRED(device_count, "cuDeviceGetCount", (int* count))                                                         \
+  REQUIRED(device, "cuDeviceGet", (DeviceNumber*, int ordinal))                                                    \
+  REQUIRED(device_name, "cuDeviceGetName", (char* name, int length, DeviceNumber))                                 \
+  REQUIRED(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, DeviceNumber))                    \
+  REQUIRED(retain, "cuDevicePrimaryCtxRetain", (ContextHandle*, DeviceNumber))                                     \
+  REQUIRED(release, "cuDevicePrimaryCtxRelease_v2", (DeviceNumber))                                                \
+  REQUIRED(push, "cuCtxPushCurrent_v2", (ContextHandle))                                                           \
+  REQUIRED(pop, "cuCtxPopCurrent_v2", (ContextHandle*))                                                            \
+  REQUIRED(set_current, "cuCtxSetCurrent", (ContextHandle))                                                        \
+  REQUIRED(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                                \
+  REQUIRED(context_synchronize, "cuCtxSynchronize", ())                                                            \
+  REQUIRED(stream_create, "cuStreamCreateWithPriority", (StreamHandle*, unsigned flags, int priority))             \
+  REQUIRED(stream_destroy, "cuStreamDestroy_v2", (StreamHandle))                                                   \
+  REQUIRED(stream_wait, "cuStreamWaitEvent", (StreamHandle, EventHandle, unsigned flags))                          \
+  REQUIRED(stream_is_capturing, "cuStreamIsCapturing", (StreamHandle, int* status))                                \
+  REQUIRED(event_create, "cuEventCreate", (EventHandle*, unsigned flags))                                          \
+  REQUIRED(event_destroy, "cuEventDestroy_v2", (EventHandle))                                                      \
+  REQUIRED(event_record, "cuEventRecord", (EventHandle, StreamHandle))                                             \
+  REQUIRED(event_query, "cuEventQuery", (EventHandle))                                                             \
+  REQUIRED(event_synchronize, "cuEventSynchronize", (EventHandle))                                                 \
+  REQUIRED(allocate, "cuMemAlloc_v2", (Pointer*, std::size_t bytes))                                               \
+  REQUIRED(free, "cuMemFree_v2", (Pointer))                                                                        \
+  OPTIONAL(pool_create, "cuMemPoolCreate", (PoolHandle*, const PoolProperties*))                                   \
+  OPTIONAL(pool_destroy, "cuMemPoolDestroy", (PoolHandle))                                                         \
+  OPTIONAL(pool_set, "cuMemPoolSetAttribute", (PoolHandle, int attribute, void* value))                            \
+  OPTIONAL(allocate_from_pool, "cuMemAllocFromPoolAsync", (Pointer*, std::size_t bytes, PoolHandle, StreamHandle)) \
+  OPTIONAL(free_async, "cuMemFreeAsync", (Pointer, StreamHandle))                                                  \
+  REQUIRED(allocate_host, "cuMemHostAlloc", (void**, std::size_t bytes, unsigned flags))                           \
+  REQUIRED(free_host, "cuMemFreeHost", (void*))                                                                    \
+  REQUIRED(copy, "cuMemcpyAsync", (Pointer to, Pointer from, std::size_t bytes, StreamHandle))                     \
+  REQUIRED(set_bytes, "cuMemsetD8Async", (Pointer, unsigned char value, std::size_t bytes, StreamHandle))          \
+  REQUIRED(module_load, "cuModuleLoadDataEx",                                                                      \
+           (ModuleHandle*, const void* image, unsigned options, const int* names, void** values))                  \
+  REQUIRED(module_unload, "cuModuleUnload", (ModuleHandle))                                                        \
+  REQUIRED(module_function, "cuModuleGetFunction", (FunctionHandle*, ModuleHandle, const char* name))              \
+  REQUIRED(launch, "cuLaunchKernel",                                                                               \
+           (FunctionHandle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+            unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments, void** extra))
+
 struct Driver {
-  Result (*init)(unsigned flags);
-  Result (*driver_version)(int* version);
-  Result (*error_name)(Result, const char** text);
-  Result (*error_string)(Result, const char** text);
-  Result (*device_count)(int* count);
-  Result (*device)(DeviceNumber*, int ordinal);
-  Result (*device_name)(char* name, int length, DeviceNumber);
-  Result (*device_attribute)(int* value, int attribute, DeviceNumber);
-  Result (*retain)(ContextHandle*, DeviceNumber);
-  Result (*release)(DeviceNumber);
-  Result (*push)(ContextHandle);
-  Result (*pop)(ContextHandle*);
-  Result (*set_current)(ContextHandle);
-  Result (*exchange_capture_mode)(int* mode);
-  Result (*context_synchronize)();
-  Result (*stream_create)(StreamHandle*, unsigned flags, int priority);
-  Result (*stream_destroy)(StreamHandle);
-  Result (*stream_wait)(StreamHandle, EventHandle, unsigned flags);
-  Result (*stream_is_capturing)(StreamHandle, int* status);
-  Result (*event_create)(EventHandle*, unsigned flags);
-  Result (*event_destroy)(EventHandle);
-  Result (*event_record)(EventHandle, StreamHandle);
-  Result (*event_query)(EventHandle);
-  Result (*event_synchronize)(EventHandle);
-  Result (*allocate)(Pointer*, std::size_t bytes);
-  Result (*free)(Pointer);
-  // Null before CUDA 11.2.
-  Result (*pool_create)(PoolHandle*, const PoolProperties*);
-  Result (*pool_destroy)(PoolHandle);
-  Result (*pool_set)(PoolHandle, int attribute, void* value);
-  Result (*allocate_from_pool)(Pointer*, std::size_t bytes, PoolHandle, StreamHandle);
-  Result (*free_async)(Pointer, StreamHandle);
-  Result (*allocate_host)(void**, std::size_t bytes, unsigned flags);
-  Result (*free_host)(void*);
-  Result (*copy)(Pointer to, Pointer from, std::size_t bytes, StreamHandle);
-  Result (*set_bytes)(Pointer, unsigned char value, std::size_t bytes, StreamHandle);
-  Result (*module_load)(ModuleHandle*, const void* image, unsigned options, const int* names, void** values);
-  Result (*module_unload)(ModuleHandle);
-  Result (*module_function)(FunctionHandle*, ModuleHandle, const char* name);
-  Result (*launch)(FunctionHandle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle, void** arguments,
-                   void** extra);
+#define PERSEUS_MEMBER(member, name, parameters) Result(*member) parameters;
+  PERSEUS_CUDA_FUNCTIONS(PERSEUS_MEMBER, PERSEUS_MEMBER)
+#undef PERSEUS_MEMBER
 
   // Returns a text such as "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory".
   std::string text(const char* call, Result result) const;

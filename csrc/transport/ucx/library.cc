@@ -54,31 +54,10 @@ Library load(const LibraryPaths& paths) {
                                    paths.given, prepare);
   Library library;
   library.path = opened.path;
-  auto& call = library.call;
-  find(call.get_version, opened, "ucp_get_version");
-  find(call.config_read, opened, "ucp_config_read");
-  find(call.config_modify, opened, "ucp_config_modify");
-  find(call.config_release, opened, "ucp_config_release");
-  find(call.init, opened, "ucp_init_version");
-  find(call.cleanup, opened, "ucp_cleanup");
-  find(call.worker_create, opened, "ucp_worker_create");
-  find(call.worker_destroy, opened, "ucp_worker_destroy");
-  find(call.worker_get_address, opened, "ucp_worker_get_address");
-  find(call.worker_release_address, opened, "ucp_worker_release_address");
-  find(call.worker_get_efd, opened, "ucp_worker_get_efd");
-  find(call.worker_arm, opened, "ucp_worker_arm");
-  find(call.worker_progress, opened, "ucp_worker_progress");
-  find(call.ep_create, opened, "ucp_ep_create");
-  find(call.ep_close, opened, "ucp_ep_close_nbx");
-  find(call.tag_send, opened, "ucp_tag_send_nbx");
-  find(call.tag_recv, opened, "ucp_tag_recv_nbx");
-  find(call.tag_probe, opened, "ucp_tag_probe_nb");
-  find(call.tag_msg_recv, opened, "ucp_tag_msg_recv_nbx");
-  find(call.request_check_status, opened, "ucp_request_check_status");
-  find(call.request_cancel, opened, "ucp_request_cancel");
-  find(call.request_free, opened, "ucp_request_free");
-  find(call.status_string, opened, "ucs_status_string");
-  call.get_version(&library.major, &library.minor, &library.release);
+#define PERSEUS_FIND(result, member, name, parameters) find(library.call.member, opened, name);
+  PERSEUS_UCX_FUNCTIONS(PERSEUS_FIND)
+#undef PERSEUS_FIND
+  library.call.get_version(&library.major, &library.minor, &library.release);
   if (library.major != kLeastMajor || library.minor < kLeastMinor) {
     throw Error(ErrorKind::unavailable, library.path + " is UCX " + library.version() + "; UCX " +
                                             std::to_string(kLeastMajor) + "." + std::to_string(kLeastMinor) +

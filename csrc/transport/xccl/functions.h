@@ -49,41 +49,39 @@ struct CommConfig {
   int padding = kUndefined;  // later versions have a member here
 };
 
-// X(result, member, name, parameters). `name` follows the prefix of the library. Functions that return int return
-// kSuccess or an error code.
-#define PERSEUS_XCCL_FUNCTIONS(X)                                                                     \
-  X(int, get_version, "GetVersion", (int*))                                                           \
-  X(int, get_unique_id, "GetUniqueId", (UniqueId*))                                                   \
-  X(int, comm_init_rank, "CommInitRank", (Comm*, std::size_t ranks, UniqueId, int rank))              \
-  X(int, comm_destroy, "CommDestroy", (Comm))                                                         \
-  X(const char*, get_error_string, "GetErrorString", (int))                                           \
-  X(const char*, get_last_error, "GetLastError", (Comm))                                              \
-  X(int, all_reduce, "AllReduce", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))      \
-  X(int, broadcast, "Broadcast", (const void*, void*, std::size_t, DataType, int root, Comm, Stream)) \
-  X(int, reduce, "Reduce", (const void*, void*, std::size_t, DataType, Op, int root, Comm, Stream))   \
-  X(int, all_gather, "AllGather", (const void*, void*, std::size_t, DataType, Comm, Stream))          \
-  X(int, reduce_scatter, "ReduceScatter", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))
-
-// Functions that a library may lack: null then. comm_revoke ends work and calls in progress, and frees nothing.
-#define PERSEUS_XCCL_OPTIONAL_FUNCTIONS(X)                                                                         \
-  X(int, comm_init_rank_config, "CommInitRankConfig", (Comm*, std::size_t ranks, UniqueId, int rank, CommConfig*)) \
-  X(int, comm_abort, "CommAbort", (Comm))                                                                          \
-  X(int, comm_revoke, "CommRevoke", (Comm, int flags))                                                             \
-  X(int, comm_get_async_error, "CommGetAsyncError", (Comm, int*))                                                  \
-  X(int, send, "Send", (const void*, std::size_t, DataType, int peer, Comm, Stream))                               \
-  X(int, recv, "Recv", (void*, std::size_t, DataType, int peer, Comm, Stream))                                     \
-  X(int, group_start, "GroupStart", ())                                                                            \
-  X(int, group_end, "GroupEnd", ())                                                                                \
-  X(int, all_to_all, "AllToAll", (const void*, void*, std::size_t, DataType, Comm, Stream))                        \
-  X(int, red_op_create_pre_mul_sum, "RedOpCreatePreMulSum", (Op*, void* scalar, DataType, int residence, Comm))    \
-  X(int, red_op_destroy, "RedOpDestroy", (Op, Comm))                                                               \
-  X(int, comm_register, "CommRegister", (Comm, void*, std::size_t, void** handle))                                 \
-  X(int, comm_deregister, "CommDeregister", (Comm, void* handle))
+// REQUIRED(result, member, name, parameters), and OPTIONAL(…) for functions that a library may lack, which are null
+// then. `name` follows the prefix of the library. Functions that return int return kSuccess or an error code.
+// comm_revoke ends work and calls in progress, and frees nothing.
+#define PERSEUS_XCCL_FUNCTIONS(REQUIRED, OPTIONAL)                                                                     \
+  REQUIRED(int, get_version, "GetVersion", (int*))                                                                     \
+  REQUIRED(int, get_unique_id, "GetUniqueId", (UniqueId*))                                                             \
+  REQUIRED(int, comm_init_rank, "CommInitRank", (Comm*, std::size_t ranks, UniqueId, int rank))                        \
+  REQUIRED(int, comm_destroy, "CommDestroy", (Comm))                                                                   \
+  REQUIRED(const char*, get_error_string, "GetErrorString", (int))                                                     \
+  REQUIRED(const char*, get_last_error, "GetLastError", (Comm))                                                        \
+  REQUIRED(int, all_reduce, "AllReduce", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))                \
+  REQUIRED(int, broadcast, "Broadcast", (const void*, void*, std::size_t, DataType, int root, Comm, Stream))           \
+  REQUIRED(int, reduce, "Reduce", (const void*, void*, std::size_t, DataType, Op, int root, Comm, Stream))             \
+  REQUIRED(int, all_gather, "AllGather", (const void*, void*, std::size_t, DataType, Comm, Stream))                    \
+  REQUIRED(int, reduce_scatter, "ReduceScatter", (const void*, void*, std::size_t, DataType, Op, Comm, Stream))        \
+  OPTIONAL(int, comm_init_rank_config, "CommInitRankConfig",                                                           \
+           (Comm*, std::size_t ranks, UniqueId, int rank, CommConfig*))                                                \
+  OPTIONAL(int, comm_abort, "CommAbort", (Comm))                                                                       \
+  OPTIONAL(int, comm_revoke, "CommRevoke", (Comm, int flags))                                                          \
+  OPTIONAL(int, comm_get_async_error, "CommGetAsyncError", (Comm, int*))                                               \
+  OPTIONAL(int, send, "Send", (const void*, std::size_t, DataType, int peer, Comm, Stream))                            \
+  OPTIONAL(int, recv, "Recv", (void*, std::size_t, DataType, int peer, Comm, Stream))                                  \
+  OPTIONAL(int, group_start, "GroupStart", ())                                                                         \
+  OPTIONAL(int, group_end, "GroupEnd", ())                                                                             \
+  OPTIONAL(int, all_to_all, "AllToAll", (const void*, void*, std::size_t, DataType, Comm, Stream))                     \
+  OPTIONAL(int, red_op_create_pre_mul_sum, "RedOpCreatePreMulSum", (Op*, void* scalar, DataType, int residence, Comm)) \
+  OPTIONAL(int, red_op_destroy, "RedOpDestroy", (Op, Comm))                                                            \
+  OPTIONAL(int, comm_register, "CommRegister", (Comm, void*, std::size_t, void** handle))                              \
+  OPTIONAL(int, comm_deregister, "CommDeregister", (Comm, void* handle))
 
 struct Functions {
 #define PERSEUS_MEMBER(result, member, name, parameters) result(*member) parameters = nullptr;
-  PERSEUS_XCCL_FUNCTIONS(PERSEUS_MEMBER)
-  PERSEUS_XCCL_OPTIONAL_FUNCTIONS(PERSEUS_MEMBER)
+  PERSEUS_XCCL_FUNCTIONS(PERSEUS_MEMBER, PERSEUS_MEMBER)
 #undef PERSEUS_MEMBER
 };
 

@@ -47,6 +47,7 @@ static_assert(offsetof(CommConfig, net_name) == offsetof(ncclConfig_t, netName))
 static_assert(offsetof(CommConfig, split_share) == offsetof(ncclConfig_t, splitShare));
 """
 
+ROW = r"(?m)^  (?:REQUIRED|OPTIONAL)\("  # the beginning of a row in a table of functions
 # The release of NCCL that is the first to have a function.
 NCCL_SINCE = {"comm_register": "2, 19", "comm_deregister": "2, 19", "comm_revoke": "2, 29"}
 # The driver reads PoolProperties as its CUmemPoolProps.
@@ -66,8 +67,8 @@ static_assert(sizeof(CUmemLocationType) == sizeof(int) && sizeof(cuuint64_t) == 
 def nccl_assertions() -> str:
     """Returns a program that compiles if our table of functions is NCCL's."""
     header = _source("transport/xccl/functions.h")
-    found = re.findall(r' X\([^,]+, (\w+), "(\w+)", ', header)
-    assert len(found) == header.count("  X("), "a row of the table is not understood"
+    found = re.findall(r'(?:REQUIRED|OPTIONAL)\([^,]+, (\w+), "(\w+)", ', header)
+    assert len(found) == len(re.findall(ROW, header)), "a row of the table is not understood"
     lines = [
         f"#if NCCL_VERSION_CODE >= NCCL_VERSION({NCCL_SINCE.get(member, '2, 13')}, 0)\n"
         f"SAME(Functions, {member}, nccl{name});\n#endif"
@@ -86,8 +87,9 @@ def nccl_assertions() -> str:
 
 def cuda_assertions() -> str:
     """Returns a program that compiles if our table of functions is the driver's."""
-    found = re.findall(r'from\.(?:get|find)\(driver\.(\w+), "(\w+)"\)', _source("device/cuda/cuda_driver.cc"))
-    assert _source("device/cuda/cuda_driver.h").count("(*") == len(found), "a function is declared and not looked up"
+    header = _source("device/cuda/cuda_driver.h")
+    found = re.findall(r'(?:REQUIRED|OPTIONAL)\((\w+), "(\w+)", ', header)
+    assert len(found) == len(re.findall(ROW, header)), "a row of the table is not understood"
     lines = [f"SAME(Driver, {member}, {name});" for member, name in found]
     # Constants whose comment begins with the driver's name of them.
     constants = re.findall(

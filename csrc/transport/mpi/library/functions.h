@@ -5,78 +5,55 @@
 
 namespace perseus::mpi {
 
+// X(member, name, parameters)
+#define PERSEUS_MPI_FUNCTIONS(X)                                                 \
+  X(error_string, "MPI_Error_string", (int, char*, int*))                        \
+  X(initialized, "MPI_Initialized", (int*))                                      \
+  X(finalized, "MPI_Finalized", (int*))                                          \
+  X(query_thread, "MPI_Query_thread", (int*))                                    \
+  X(init_thread, "MPI_Init_thread", (int*, char***, int, int*))                  \
+  X(finalize, "MPI_Finalize", ())                                                \
+  X(abort, "MPI_Abort", (Handle, int))                                           \
+  X(comm_rank, "MPI_Comm_rank", (Handle, int*))                                  \
+  X(comm_size, "MPI_Comm_size", (Handle, int*))                                  \
+  X(comm_dup, "MPI_Comm_dup", (Handle, Handle*))                                 \
+  X(comm_group, "MPI_Comm_group", (Handle, Handle*))                             \
+  X(comm_create_group, "MPI_Comm_create_group", (Handle, Handle, int, Handle*))  \
+  X(comm_dup_with_info, "MPI_Comm_dup_with_info", (Handle, Handle, Handle*))     \
+  X(comm_free, "MPI_Comm_free", (Handle*))                                       \
+  X(comm_get_attr, "MPI_Comm_get_attr", (Handle, int, void*, int*))              \
+  X(comm_set_errhandler, "MPI_Comm_set_errhandler", (Handle, Handle))            \
+  X(group_incl, "MPI_Group_incl", (Handle, int, const int*, Handle*))            \
+  X(group_free, "MPI_Group_free", (Handle*))                                     \
+  X(info_create, "MPI_Info_create", (Handle*))                                   \
+  X(info_set, "MPI_Info_set", (Handle, const char*, const char*))                \
+  X(info_free, "MPI_Info_free", (Handle*))                                       \
+  X(isend, "MPI_Isend", (const void*, int, Handle, int, int, Handle, Handle*))   \
+  X(issend, "MPI_Issend", (const void*, int, Handle, int, int, Handle, Handle*)) \
+  X(irecv, "MPI_Irecv", (void*, int, Handle, int, int, Handle, Handle*))         \
+  X(test, "MPI_Test", (Handle*, int*, Status*))                                  \
+  X(cancel, "MPI_Cancel", (Handle*))                                             \
+  X(request_free, "MPI_Request_free", (Handle*))                                 \
+  X(iprobe, "MPI_Iprobe", (int, int, Handle, int*, Status*))                     \
+  X(get_count, "MPI_Get_count", (const Status*, Handle, int*))
+
 template <class Abi>
 struct Functions {
   using Handle = typename Abi::Handle;
   using Status = typename Abi::Status;
 
-  explicit Functions(const Symbols& symbols);
+  explicit Functions(const Symbols& symbols) {
+    const auto get = [&]<class Function>(Function*& function, const char* name) {
+      function = reinterpret_cast<Function*>(symbols.require(name));
+    };
+#define PERSEUS_GET(member, name, parameters) get(member, name);
+    PERSEUS_MPI_FUNCTIONS(PERSEUS_GET)
+#undef PERSEUS_GET
+  }
 
-  int (*error_string)(int, char*, int*);
-  int (*initialized)(int*);
-  int (*finalized)(int*);
-  int (*query_thread)(int*);
-  int (*init_thread)(int*, char***, int, int*);
-  int (*finalize)();
-  int (*abort)(Handle, int);
-  int (*comm_rank)(Handle, int*);
-  int (*comm_size)(Handle, int*);
-  int (*comm_dup)(Handle, Handle*);
-  int (*comm_group)(Handle, Handle*);
-  int (*comm_create_group)(Handle, Handle, int, Handle*);
-  int (*comm_dup_with_info)(Handle, Handle, Handle*);
-  int (*comm_free)(Handle*);
-  int (*comm_get_attr)(Handle, int, void*, int*);
-  int (*comm_set_errhandler)(Handle, Handle);
-  int (*group_incl)(Handle, int, const int*, Handle*);
-  int (*group_free)(Handle*);
-  int (*info_create)(Handle*);
-  int (*info_set)(Handle, const char*, const char*);
-  int (*info_free)(Handle*);
-  int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
-  int (*issend)(const void*, int, Handle, int, int, Handle, Handle*);
-  int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
-  int (*test)(Handle*, int*, Status*);
-  int (*cancel)(Handle*);
-  int (*request_free)(Handle*);
-  int (*iprobe)(int, int, Handle, int*, Status*);
-  int (*get_count)(const Status*, Handle, int*);
+#define PERSEUS_MEMBER(member, name, parameters) int(*member) parameters;
+  PERSEUS_MPI_FUNCTIONS(PERSEUS_MEMBER)
+#undef PERSEUS_MEMBER
 };
-
-template <class Abi>
-Functions<Abi>::Functions(const Symbols& symbols) {
-  const auto get = [&]<class Function>(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(symbols.require(name));
-  };
-  get(error_string, "MPI_Error_string");
-  get(initialized, "MPI_Initialized");
-  get(finalized, "MPI_Finalized");
-  get(query_thread, "MPI_Query_thread");
-  get(init_thread, "MPI_Init_thread");
-  get(finalize, "MPI_Finalize");
-  get(abort, "MPI_Abort");
-  get(comm_rank, "MPI_Comm_rank");
-  get(comm_size, "MPI_Comm_size");
-  get(comm_dup, "MPI_Comm_dup");
-  get(comm_group, "MPI_Comm_group");
-  get(comm_create_group, "MPI_Comm_create_group");
-  get(comm_dup_with_info, "MPI_Comm_dup_with_info");
-  get(comm_free, "MPI_Comm_free");
-  get(comm_get_attr, "MPI_Comm_get_attr");
-  get(comm_set_errhandler, "MPI_Comm_set_errhandler");
-  get(group_incl, "MPI_Group_incl");
-  get(group_free, "MPI_Group_free");
-  get(info_create, "MPI_Info_create");
-  get(info_set, "MPI_Info_set");
-  get(info_free, "MPI_Info_free");
-  get(isend, "MPI_Isend");
-  get(issend, "MPI_Issend");
-  get(irecv, "MPI_Irecv");
-  get(test, "MPI_Test");
-  get(cancel, "MPI_Cancel");
-  get(request_free, "MPI_Request_free");
-  get(iprobe, "MPI_Iprobe");
-  get(get_count, "MPI_Get_count");
-}
 
 }  // namespace perseus::mpi

@@ -56,10 +56,9 @@ Functions find_functions(void* opened, const std::string& prefix, const std::str
   const Finder finder(opened, prefix, path);
   Functions table;
 #define PERSEUS_REQUIRE(result, member, name, parameters) finder.require(table.member, name);
-  PERSEUS_XCCL_FUNCTIONS(PERSEUS_REQUIRE)
-#undef PERSEUS_REQUIRE
 #define PERSEUS_FIND(result, member, name, parameters) finder.find(table.member, name);
-  PERSEUS_XCCL_OPTIONAL_FUNCTIONS(PERSEUS_FIND)
+  PERSEUS_XCCL_FUNCTIONS(PERSEUS_REQUIRE, PERSEUS_FIND)
+#undef PERSEUS_REQUIRE
 #undef PERSEUS_FIND
   return table;
 }
