@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .log_file import LogFile
 from .repeats import Repeats
@@ -272,25 +272,17 @@ class Channel:
             self._copy.close()
 
 
-class Style:
+class Style(NamedTuple):
     """The format of lines, and the folder of the copies. If `folds` is true, equal tracebacks are printed once.
 
     If `appends` is true, the copies keep what they have.
     """
 
-    def __init__(
-        self,
-        prefix: bool = True,
-        timestamp: bool = False,
-        directory: str | None = None,
-        folds: bool = True,
-        appends: bool = False,
-    ) -> None:
-        self.prefix = prefix
-        self.timestamp = timestamp
-        self.directory = directory
-        self.folds = folds
-        self.appends = appends
+    prefix: bool = True
+    timestamp: bool = False
+    directory: str | None = None
+    folds: bool = True
+    appends: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Style:
