@@ -60,7 +60,7 @@ constexpr std::size_t widest(std::size_t a, std::size_t b, std::size_t c) {
 template <class In, class Wire, class Out, class Op>
 struct Reducer {
   using Compute = ComputeOf<Wire>;
-  using Scaling = typename ScalingOf<Wire>::type;
+  using Scaling = ScalingOf<Wire>;
   static constexpr std::size_t kInBytes = sizeof(MemoryOf<In>);
   static constexpr std::size_t kOutBytes = sizeof(MemoryOf<Out>);
   static constexpr int kLanes = static_cast<int>(kVectorBytes / widest(sizeof(Compute), kInBytes, kOutBytes));

@@ -1,6 +1,8 @@
 // Applies Scale to a block of vectors: multiplies floating types, and truncates integers toward zero.
 #pragma once
 
+#include <type_traits>
+
 #include "device/host/elements.h"
 #include "device/host/tables.h"
 
@@ -128,29 +130,9 @@ struct NoScaling {
 };
 
 template <class T>
-struct ScalingOf {
-  using type = IntegerScaling<T>;
-};
-template <>
-struct ScalingOf<Float16> {
-  using type = FloatScaling<float>;
-};
-template <>
-struct ScalingOf<BFloat16> {
-  using type = FloatScaling<float>;
-};
-template <>
-struct ScalingOf<float> {
-  using type = FloatScaling<float>;
-};
-template <>
-struct ScalingOf<double> {
-  using type = FloatScaling<double>;
-};
-template <>
-struct ScalingOf<Bool> {
-  using type = NoScaling;
-};
+using ScalingOf =
+    std::conditional_t<std::is_same_v<T, Bool>, NoScaling,
+                       std::conditional_t<std::is_integral_v<T>, IntegerScaling<T>, FloatScaling<ComputeOf<T>>>>;
 
 }  // namespace
 }  // namespace perseus::host
