@@ -21,7 +21,7 @@ ROOT = HERE.parents[2]
 CSRC = ROOT / "csrc"
 NCCL = ("nvidia-nccl-cu12==2.18.3", "nvidia-nccl-cu12==2.21.5", "nvidia-nccl-cu12==2.27.7", "nvidia-nccl-cu13==2.29.7")
 CUDA = ("nvidia-cuda-runtime-cu12==12.1.105", "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-runtime==13.0.96")
-CUDA_CONSTANTS = ("device.cc", "kernels.cc", "memory_pool.cc", "driver.h")  # have constants of the driver
+CUDA_CONSTANTS = ("cuda_device.cc", "cuda_kernels.cc", "memory_pool.cc", "cuda_driver.h")  # have constants
 COMPILER = ("c++", "-std=c++20", "-Wall", "-Werror", f"-I{CSRC}", f"-I{HERE}")
 
 NCCL_VALUES = """
