@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <tuple>
 #include <vector>
 
+#include "engine_rank.h"
 #include "hierarchy_world.h"
 #include "transport_world.h"
 
@@ -22,5 +24,19 @@ inline std::vector<int> hosts_of(const Case& of) {
 }
 
 inline void run(const Case& of, const Body& body) { run_world(std::get<Ranks>(of), std::get<int>(of), body); }
+
+using EngineBody = std::function<void(EngineRank&, World&)>;
+
+// Runs the body on each rank with an engine of all ranks, which is closed afterwards.
+inline void run_engines(const Case& of, const EngineBody& body, const EngineOptions& options = {}) {
+  run(of, [&, hosts = hosts_of(of)](World& world) {
+    EngineRank rank(world, options, hosts);
+    body(rank, world);
+    rank.engine().close(kGrace);
+  });
+}
+inline void run_engines(int size, const EngineBody& body, const EngineOptions& options = {}) {
+  run_engines({Ranks::threads, size}, body, options);
+}
 
 }  // namespace perseus::testing

@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 using testing::EngineRank;
 using testing::kGrace;
 using testing::Ranks;
+using testing::run_engines;
 using testing::run_world;
 using testing::Started;
 using testing::World;
@@ -58,8 +59,7 @@ TEST(EngineEnd, WorkThatAllRanksSubmittedIsFinishedFirst) {
 
 TEST(Join, WorkSubmittedBeforeCountsAndLaterWorkIsAnError) {
   std::barrier together(3);
-  run_world(Ranks::threads, 3, [&](World& world) {
-    EngineRank rank(world);
+  run_engines(3, [&](EngineRank& rank, World& world) {
     for (int round = 0; round < 50; ++round) {
       const auto before = rank.allreduce("before", 10);
       if (world.rank != 0) together.arrive_and_wait();  // rank 0 has joined
@@ -79,20 +79,17 @@ TEST(Join, WorkSubmittedBeforeCountsAndLaterWorkIsAnError) {
       EXPECT_TRUE(joined->status().ok());
       rank.finish(*rank.allreduce("afterwards", 10));
     }
-    rank.engine().close(kGrace);
   });
 }
 
 // The submissions wake nobody, so that nothing would happen without the caller's cycles.
 TEST(Poll, RunsTheEngine) {
-  run_world(Ranks::threads, 2, [&](World& world) {
-    EngineRank rank(world);
+  run_engines(2, [&](EngineRank& rank, World&) {
     for (int round = 0; round < 20; ++round) {
       const auto started = rank.allreduce("x", 10, 1, false);
       while (!started->completion->done()) rank.engine().poll();
       rank.finish(*started);
     }
-    rank.engine().close(kGrace);
   });
 }
 

@@ -14,10 +14,9 @@ namespace {
 
 using testing::Case;
 using testing::EngineRank;
-using testing::hosts_of;
 using testing::kGrace;
 using testing::Ranks;
-using testing::run;
+using testing::run_engines;
 using testing::World;
 
 class MissingRanksTest : public ::testing::TestWithParam<Case> {};
@@ -29,8 +28,7 @@ INSTANTIATE_TEST_SUITE_P(SeveralHosts, MissingRanksTest,
                          ::testing::Combine(::testing::Values(Ranks::hosts), ::testing::Values(3, 4)));
 
 TEST_P(MissingRanksTest, MissingRanksAreNamed) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     const int late = world.size - 1;
     std::unique_ptr<testing::Started> waiting;
@@ -44,14 +42,12 @@ TEST_P(MissingRanksTest, MissingRanksAreNamed) {
     rank.finish(*rank.barrier("all have asked"));
     if (world.rank == late) waiting = rank.allreduce("x", 10);
     rank.finish(*waiting);
-    engine.close(kGrace);
   });
 }
 
 // Rank 0 sends one row more to rank 1 than rank 1 expects.
 TEST_P(MissingRanksTest, UnexpectedRowsFailOnAllRanks) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     const auto ranks = static_cast<std::size_t>(world.size);
     std::vector<std::int64_t> data(ranks + 1);
@@ -76,7 +72,6 @@ TEST_P(MissingRanksTest, UnexpectedRowsFailOnAllRanks) {
     EXPECT_EQ(failed->status().text(),
               "exchange '#0': rank 0 sends 2 elements to rank 1, which expects 1; nothing was communicated");
     EXPECT_TRUE(start(0)->status().ok());
-    engine.close(kGrace);
   });
 }
 

@@ -25,10 +25,9 @@ namespace {
 using namespace std::chrono_literals;
 using testing::Case;
 using testing::EngineRank;
-using testing::hosts_of;
 using testing::kGrace;
 using testing::Ranks;
-using testing::run;
+using testing::run_engines;
 using testing::World;
 
 class PointToPointTest : public ::testing::TestWithParam<Case> {};
@@ -72,8 +71,7 @@ void finish(ProcessSetEngine& engine, Side& side) {
 }
 
 TEST_P(PointToPointTest, AllRanksSendBeforeTheyReceive) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     const int next = (world.rank + 1) % world.size, previous = (world.rank + world.size - 1) % world.size;
     for (const std::size_t count : {0, 1, 500, 600, 100'000, 400'000}) {
@@ -84,13 +82,11 @@ TEST_P(PointToPointTest, AllRanksSendBeforeTheyReceive) {
       EXPECT_EQ(received.completion->number, previous);
       EXPECT_EQ(received.data, std::vector<std::int64_t>(count, previous));
     }
-    engine.close(kGrace);
   });
 }
 
 TEST_P(PointToPointTest, TagsMatchInAnyOrderAndKeepTheirOwnOrder) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     const int to = world.size - 1;
     std::vector<Side> sides;
@@ -106,13 +102,11 @@ TEST_P(PointToPointTest, TagsMatchInAnyOrderAndKeepTheirOwnOrder) {
       for (auto at = sides.end() - 6; at != sides.end(); ++at) values.push_back(at->data.front());
       EXPECT_EQ(values, (std::vector<std::int64_t>{1, 0, 3, 2, 4, 5}));
     }
-    engine.close(kGrace);
   });
 }
 
 TEST_P(PointToPointTest, ReceivesFromAnyRankDuringCollectives) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     std::vector<Side> sides;
     if (world.rank == 0) {
@@ -130,15 +124,13 @@ TEST_P(PointToPointTest, ReceivesFromAnyRankDuringCollectives) {
       }
     }
     EXPECT_EQ(senders, world.rank == 0 ? world.size * (world.size - 1) / 2 : 0);
-    engine.close(kGrace);
   });
 }
 
 // The sender has continued. From now on all messages between the two ranks fail on both.
 TEST_P(PointToPointTest, DifferentSizesAreAnErrorOnBothSides) {
   if (std::get<int>(GetParam()) < 2) return;
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     const int receiver = world.size - 1;
     const std::string expected = "a message with tag 0: rank 0 sent 5 int64, rank " + std::to_string(receiver) +
@@ -164,14 +156,12 @@ TEST_P(PointToPointTest, DifferentSizesAreAnErrorOnBothSides) {
       fails(receive(engine, receiver, 2, 1));
     }
     rank.finish(*rank.allreduce("goes on", 10));
-    engine.close(kGrace);
   });
 }
 
 TEST(PointToPoint, MessagesSentBeforeAShutdownCanBeReceived) {
   for (const auto ranks : {Ranks::threads, Ranks::processes}) {
-    run({ranks, 2}, [](World& world) {
-      EngineRank rank(world);
+    run_engines({ranks, 2}, [](EngineRank& rank, World& world) {
       auto& engine = rank.engine();
       if (world.rank == 0) {
         auto small = send(engine, 1, 0, 5, 1), large = send(engine, 1, 1, 100'000, 2);
@@ -187,7 +177,6 @@ TEST(PointToPoint, MessagesSentBeforeAShutdownCanBeReceived) {
       finish(engine, large);
       finish(engine, small);
       EXPECT_EQ(large.data.back(), 2);
-      engine.close(kGrace);
     });
   }
 }
@@ -351,8 +340,7 @@ TEST(PointToPoint, TheMemoryOfARefusedMessageIsReturned) {
 }
 
 TEST(PointToPoint, AWaitCanHaveALimit) {
-  run({Ranks::threads, 2}, [](World& world) {
-    EngineRank rank(world);
+  run_engines(2, [](EngineRank& rank, World& world) {
     auto& engine = rank.engine();
     auto received = receive(engine, 1 - world.rank, 0, 1);
     engine.wait(*received.completion, true, ProcessSetEngine::Clock::now() + 20ms);
@@ -362,7 +350,6 @@ TEST(PointToPoint, AWaitCanHaveALimit) {
     finish(engine, sent);
     finish(engine, received);
     EXPECT_EQ(received.data.front(), 5);
-    engine.close(kGrace);
   });
 }
 

@@ -28,6 +28,7 @@ using testing::hosts_of;
 using testing::kGrace;
 using testing::Ranks;
 using testing::run;
+using testing::run_engines;
 using testing::run_world;
 using testing::Started;
 using testing::World;
@@ -44,23 +45,17 @@ INSTANTIATE_TEST_SUITE_P(SeveralHosts, Engines,
 INSTANTIATE_TEST_SUITE_P(FullSockets, Engines,
                          ::testing::Combine(::testing::Values(Ranks::hosts_with_outboxes), ::testing::Values(4)));
 
-void run(int size, const testing::Body& body) { run({Ranks::threads, size}, body); }
-
 TEST_P(Engines, ACallerDrives) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     for (int i = 0; i < 200; ++i) rank.finish(*rank.allreduce(i % 3 == 0 ? "same" : "x" + std::to_string(i), i % 7));
     rank.finish(*rank.allreduce("large", 300'000));
     rank.finish(*rank.allreduce("average", 100, world.size));
-    rank.engine().close(kGrace);
   });
 }
 
 TEST_P(Engines, TheCommunicationThreadDrives) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World&) {
     for (int i = 0; i < 100; ++i) rank.finish(*rank.allreduce("x" + std::to_string(i % 10), i), true);
-    rank.engine().close(kGrace);
   });
 }
 
@@ -82,9 +77,8 @@ std::vector<Starter> mixed_verbs(int size) {
 }
 
 TEST_P(Engines, EachRankSubmitsInItsOwnOrder) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     std::mt19937 random(static_cast<unsigned>(world.rank));
-    EngineRank rank(world, {}, hosts);
     auto verbs = mixed_verbs(world.size);
     for (int round = 0; round < 6; ++round) {
       std::shuffle(verbs.begin(), verbs.end(), random);
@@ -93,13 +87,11 @@ TEST_P(Engines, EachRankSubmitsInItsOwnOrder) {
       std::shuffle(started.begin(), started.end(), random);
       for (auto& one : started) rank.finish(*one, random() % 2 == 0);
     }
-    rank.engine().close(kGrace);
   });
 }
 
 TEST_P(Engines, SeveralThreadsOfARank) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World&) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&rank, t] {
@@ -112,7 +104,6 @@ TEST_P(Engines, SeveralThreadsOfARank) {
       });
     }
     for (auto& thread : threads) thread.join();
-    rank.engine().close(kGrace);
   });
 }
 
@@ -142,7 +133,7 @@ TEST(TunedEngines, DoTheSame) {
 
 // The timeline is started and stopped while collectives are in progress.
 TEST(TracedEngines, DoTheSame) {
-  run(3, [](World& world) {
+  run_world(Ranks::threads, 3, [](World& world) {
     const auto file = std::filesystem::temp_directory_path() /
                       ("perseus_engine_" + std::to_string(getpid()) + "." + std::to_string(world.rank) + ".json");
     Timeline timeline;
@@ -164,7 +155,7 @@ TEST(TracedEngines, DoTheSame) {
 
 // Ranks use overlapping process sets in different orders, because each engine has its own thread.
 TEST(OverlappingEngines, DoNotBlockOneAnother) {
-  run(3, [](World& world) {
+  run_world(Ranks::threads, 3, [](World& world) {
     EngineRank world_engine(world), first(world, {0, 1}), second(world, {1, 2}), third(world, {0, 2});
     std::vector<EngineRank*> ranks;
     for (auto* one : {&world_engine, &first, &second, &third}) {
@@ -185,8 +176,7 @@ TEST(OverlappingEngines, DoNotBlockOneAnother) {
 
 TEST(ProcessSetEngine, ADisagreementFailsOnAllRanksAndTheyContinue) {
   std::vector<std::string> texts(3);
-  run(3, [&](World& world) {
-    EngineRank rank(world);
+  run_engines(3, [&](EngineRank& rank, World& world) {
     for (int i = 0; i < 4; ++i) {
       const auto odd = rank.allreduce("x", world.rank == 2 ? 4 : 3);
       const auto status = rank.outcome(*odd);
@@ -195,7 +185,6 @@ TEST(ProcessSetEngine, ADisagreementFailsOnAllRanksAndTheyContinue) {
       texts[static_cast<std::size_t>(world.rank)] = status.text();
       rank.finish(*rank.allreduce("x", 3));
     }
-    rank.engine().close(kGrace);
   });
   for (const auto& text : texts) {
     EXPECT_EQ(text,
@@ -205,8 +194,7 @@ TEST(ProcessSetEngine, ADisagreementFailsOnAllRanksAndTheyContinue) {
 }
 
 TEST(ProcessSetEngine, AContradictedRequestFailsOnAllRanksAndTheyContinue) {
-  run(3, [&](World& world) {
-    EngineRank rank(world);
+  run_engines(3, [&](EngineRank& rank, World& world) {
     for (int i = 0; i < 4; ++i) {
       std::unique_ptr<Started> held;
       if (world.rank == i % 3) {
@@ -222,13 +210,11 @@ TEST(ProcessSetEngine, AContradictedRequestFailsOnAllRanksAndTheyContinue) {
       rank.engine().contradict("x", "it after its end");
       rank.finish(*rank.allreduce("x", 3));
     }
-    rank.engine().close(kGrace);
   });
 }
 
 TEST(ProcessSetEngine, ANameInFlightIsRejectedUntilItIsDone) {
-  run(2, [](World& world) {
-    EngineRank rank(world);
+  run_engines(2, [](EngineRank& rank, World& world) {
     std::unique_ptr<Started> held;
     if (world.rank == 0) {
       held = rank.allreduce("x", 3);
@@ -249,27 +235,23 @@ TEST(ProcessSetEngine, ANameInFlightIsRejectedUntilItIsDone) {
     if (world.rank == 1) held = rank.allreduce("x", 3);
     rank.finish(*held);
     rank.finish(*rank.allreduce("x", 3));
-    rank.engine().close(kGrace);
   });
 }
 
 TEST(ProcessSetEngine, AFailedProcessSetDoesNotEndTheEngine) {
-  run(2, [](World& world) {
-    EngineRank rank(world);
+  run_engines(2, [](EngineRank& rank, World&) {
     const auto good = rank.about_sets("process set", {0, 1});
     rank.finish(*good);
     EXPECT_EQ(good->completion->number, 7);
     const auto bad = rank.about_sets("process set", {});
     EXPECT_EQ(rank.outcome(*bad).kind(), ErrorKind::invalid_argument);
     rank.finish(*rank.allreduce("x", 3));
-    rank.engine().close(kGrace);
   });
 }
 
 TEST(ProcessSetEngine, AWaitingRankLearnsWhichRankClosed) {
   for (int leaver = 0; leaver < 3; ++leaver) {
-    run(3, [leaver](World& world) {
-      EngineRank rank(world);
+    run_engines(3, [leaver](EngineRank& rank, World& world) {
       rank.finish(*rank.allreduce("x", 3));
       if (world.rank == leaver) {
         const auto own = rank.allreduce("own", 3);
@@ -286,7 +268,6 @@ TEST(ProcessSetEngine, AWaitingRankLearnsWhichRankClosed) {
         EXPECT_EQ(status.text(),
                   "allreduce 'waiting': rank " + std::to_string(leaver) + " has left the job (it shut down or ended)");
         EXPECT_THROW(rank.allreduce("later", 3), Error);
-        rank.engine().close(kGrace);
       }
     });
   }
@@ -317,8 +298,7 @@ TEST_P(Engines, DepartureWithoutWaitingIsNoticed) {
 }
 
 TEST(ProcessSetEngine, ThreadsThatWaitWhileTheirOwnEngineClosesAreReleased) {
-  run(2, [](World& world) {
-    EngineRank rank(world);
+  run_engines(2, [](EngineRank& rank, World& world) {
     std::atomic<int> released = 0;
     std::vector<std::unique_ptr<Started>> started;
     std::vector<std::thread> waiters;
@@ -338,8 +318,7 @@ TEST(ProcessSetEngine, ThreadsThatWaitWhileTheirOwnEngineClosesAreReleased) {
 }
 
 TEST(ProcessSetEngine, ALostPeerEndsEveryWait) {
-  run(3, [](World& world) {
-    EngineRank rank(world);
+  run_engines(3, [](EngineRank& rank, World& world) {
     rank.finish(*rank.allreduce("x", 3));
     const auto waiting = world.rank == 2 ? nullptr : rank.allreduce("waiting", 3);
     world.exchange("");
@@ -355,13 +334,11 @@ TEST(ProcessSetEngine, ALostPeerEndsEveryWait) {
     world.exchange("");
     world.liveness.remove_wakes();
     world.exchange("");
-    rank.engine().close(kGrace);
   });
 }
 
 TEST_P(Engines, JoinedRanksContributeZeros) {
-  run(GetParam(), [hosts = hosts_of(GetParam())](World& world) {
-    EngineRank rank(world, {}, hosts);
+  run_engines(GetParam(), [](EngineRank& rank, World& world) {
     // Rank r has r + 1 batches.
     for (int batch = 0; batch < world.size; ++batch) {
       if (batch > world.rank) break;
@@ -377,16 +354,14 @@ TEST_P(Engines, JoinedRanksContributeZeros) {
     ASSERT_TRUE(joined->status().ok());
     EXPECT_EQ(joined->number, world.size - 1);
     rank.finish(*rank.allgather("after", 1));
-    rank.engine().close(kGrace);
   });
 }
 
 TEST(ProcessSetEngine, AStallBecomesAnErrorOnAllRanks) {
-  run(2, [](World& world) {
-    EngineOptions options;
-    options.negotiator.stall_warning = 0ms;
-    options.negotiator.stall_shutdown = 50ms;
-    EngineRank rank(world, options);
+  EngineOptions options;
+  options.negotiator.stall_warning = 0ms;
+  options.negotiator.stall_shutdown = 50ms;
+  const auto body = [](EngineRank& rank, World& world) {
     // A rank that submits after the other rank's wait has ended everything gets the same error.
     const auto outcome = [&]() -> Status {
       try {
@@ -399,14 +374,12 @@ TEST(ProcessSetEngine, AStallBecomesAnErrorOnAllRanks) {
     const auto status = outcome();
     EXPECT_EQ(status.kind(), ErrorKind::timed_out);
     EXPECT_NE(status.text().find("not by rank"), std::string::npos) << status.text();
-    rank.engine().close(kGrace);
-  });
+  };
+  run_engines(2, body, options);
 }
 
 TEST(ProcessSetEngine, ClosingTwiceAndWithoutWork) {
-  run(2, [](World& world) {
-    EngineRank rank(world);
-    rank.engine().close(kGrace);
+  run_engines(2, [](EngineRank& rank, World&) {
     rank.engine().close(kGrace);
   });
 }
