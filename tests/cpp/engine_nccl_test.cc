@@ -233,19 +233,21 @@ TEST_F(NcclTest, ReduceScatterOfEvenAndUnevenRows) {
 }
 
 // Sizes are exchanged and results are allocated before the framework has computed the tensors.
-TEST_F(NcclTest, AllgathersDoNotWaitForTheDevice) {
+TEST_F(NcclTest, CollectivesDoNotWaitForTheDevice) {
   run({.ranks = 2}, [](DeviceRank& rank, World&) {
     std::promise<void> gate;
-    DeviceTensor tensor(100);
+    DeviceTensor tensor(100), reduced(10);
     rank.fill(tensor, 1.0F);
     ASSERT_EQ(rank.allreduce("first", tensor), "");  // makes the streams
     rank.hold(gate.get_future().share());
     rank.fill(tensor, 3.0F);
+    rank.fill(reduced, 2.0F);
     auto work = rank.work(Verb::alltoall, "a", {&tensor});
     work->splits = {50, 50};
     const std::vector<std::shared_ptr<Completion>> started = {
         rank.submit(rank.work(Verb::allgather, "g", {&tensor})),
-        rank.submit(rank.work(Verb::reduce_scatter, "r", {&tensor})), rank.submit(work)};
+        rank.submit(rank.work(Verb::reduce_scatter, "r", {&tensor})), rank.submit(work),
+        rank.submit(rank.work(Verb::allreduce, "x", {&reduced}))};
     for (const auto& completion : started) {
       ASSERT_EQ(rank.finish(completion), "");
       EXPECT_FALSE(rank.device().is_done(*completion->on_device->done));
@@ -254,6 +256,7 @@ TEST_F(NcclTest, AllgathersDoNotWaitForTheDevice) {
     EXPECT_EQ(rank.read(*started[0]->results.at(0)), all(200, 3.0F));
     EXPECT_EQ(rank.read(*started[1]->results.at(0)), all(50, 6.0F));
     EXPECT_EQ(rank.read(*started[2]->results.at(0)), all(100, 3.0F));
+    EXPECT_EQ(rank.read(reduced), all(10, 4.0F));
   });
 }
 

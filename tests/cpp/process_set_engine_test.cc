@@ -379,9 +379,7 @@ TEST(ProcessSetEngine, AStallBecomesAnErrorOnAllRanks) {
 }
 
 TEST(ProcessSetEngine, ClosingTwiceAndWithoutWork) {
-  run_engines(2, [](EngineRank& rank, World&) {
-    rank.engine().close(kGrace);
-  });
+  run_engines(2, [](EngineRank& rank, World&) { rank.engine().close(kGrace); });
 }
 
 }  // namespace
