@@ -39,8 +39,11 @@ def test_ranks_that_disagree(rank: int, size: int) -> None:
     all_fail(lambda: hvd.allreduce(np.ones(2, kind), name="types"), "types", "float32", "int32")
     op = hvd.Min if last else hvd.Sum
     all_fail(lambda: hvd.allreduce(np.ones(2), op=op, name="ops"), "ops", "min", "sum")
+    op = hvd.Average if last else hvd.Sum
+    all_fail(lambda: hvd.allreduce(np.ones(2), op=op, name="averages"), "averages", "op sum", "op average")
     factor = 2.0 if last else 1.0
-    all_fail(lambda: hvd.allreduce(np.ones(2), prescale_factor=factor, name="factors"), "factors")
+    all_fail(lambda: hvd.allreduce(np.ones(2), prescale_factor=factor, name="factors"), "prescale 1", "prescale 2")
+    all_fail(lambda: hvd.allreduce(np.ones(2), postscale_factor=factor, name="after"), "postscale 1", "postscale 2")
     all_fail(lambda: hvd.broadcast(np.ones(2), int(last), name="roots"), "roots", "0", "1")
     all_fail(lambda: hvd.allgather(np.ones((1, 2 + last)), name="columns"), "columns")
     all_fail(lambda: hvd.allgather(np.ones((1,) * (2 + last)), name="dimensions"), "dimensions")
@@ -124,8 +127,13 @@ def test_local_mistakes_are_value_errors(rank: int, size: int) -> None:
     if size > 1:
         with pytest.raises(ValueError, match="do not divide among"):
             hvd.alltoall(np.ones(size + 1))
-    with pytest.raises(ValueError, match="datetime64"):
-        hvd.allreduce(np.ones(2, "datetime64[s]"))
+    for unsupported, name in ((np.ones(2, "datetime64[s]"), "datetime64"), (np.array(["a"]), "<U1")):
+        with pytest.raises(ValueError, match=name):
+            hvd.allreduce(unsupported)
+    with pytest.raises(ValueError, match="object"):
+        hvd.allgather(np.array([None]))
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(array, process_set=hvd.ProcessSet([0]))
     with pytest.raises(ValueError, match="Max of complex"):
         hvd.allreduce(np.ones(2, np.complex128), op=hvd.Max)
     with pytest.raises(ValueError, match="dimension 0"):
