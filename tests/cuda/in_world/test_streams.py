@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pretended_streams  # type: ignore[import-not-found]
@@ -14,78 +13,22 @@ import torch.distributed as dist
 from pretended_streams import OnDevice, Stream, current, fill_later, on, to_device, values
 
 from perseus_like.torch.compat.works import _loses_works
-
-Tensors = list[torch.Tensor]
-# A form starts a collective that reads the tensors of the first list and writes those of the second list. Both lists
-# may be the same.
-Form = Callable[[Tensors, Tensors], Any]
+from tests.distributed.forms import Tensors, coalesced, forms
 
 
 def mine(rank: int, count: int = 12, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.arange(count) * (rank + 1) % 7 + 1).to(dtype)
 
 
-def coalesced(source: Tensors, target: Tensors) -> Any:
-    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
-        for tensor in target:
-            dist.all_reduce(tensor)
-    return manager
-
-
 # torch 2.1 has no such integers.
 UINT16, UINT64 = (getattr(torch, name, torch.complex128) for name in ("uint16", "uint64"))
-# Each entry has the numbers of elements of the inputs and of the outputs for `size` ranks, and the call.
-FORMS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]] | None, Form]] = {
-    "all_reduce": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
-    "maximum": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.MAX, async_op=True)),
-    "average": (lambda n: [12], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.AVG, async_op=True)),
-    "coalesced": (lambda n: [3, 4], None, coalesced),
-    "broadcast": (lambda n: [12], None, lambda a, b: dist.broadcast(b[0], dist.get_world_size() - 1, async_op=True)),
-    "reduce": (lambda n: [12], None, lambda a, b: dist.reduce(b[0], 0, async_op=True)),
-    "all_gather": (lambda n: [12], lambda n: [12] * n, lambda a, b: dist.all_gather(b, a[0], async_op=True)),
-    "all_gather_into_tensor": (
-        lambda n: [12],
-        lambda n: [12 * n],
-        lambda a, b: dist.all_gather_into_tensor(b[0], a[0], async_op=True),
-    ),
-    "reduce_scatter": (
-        lambda n: [4] * n,
-        lambda n: [4],
-        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
-    ),
-    "reduce_scatter of different sizes": (
-        lambda n: list(range(2, n + 2)),
-        lambda n: [dist.get_rank() + 2],
-        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
-    ),
-    "reduce_scatter_tensor": (
-        lambda n: [4 * n],
-        lambda n: [4],
-        lambda a, b: dist.reduce_scatter_tensor(b[0], a[0], async_op=True),
-    ),
-    "all_to_all": (lambda n: [4] * n, lambda n: [4] * n, lambda a, b: dist.all_to_all(b, a, async_op=True)),
-    "all_to_all_single": (
-        lambda n: [4 * n],
-        lambda n: [4 * n],
-        lambda a, b: dist.all_to_all_single(b[0], a[0], async_op=True),
-    ),
-    "gather": (
-        lambda n: [12],
-        lambda n: [12] * (n if dist.get_rank() == 0 else 0),
-        lambda a, b: dist.gather(a[0], b or None, 0, async_op=True),
-    ),
-    "scatter": (
-        lambda n: [12] * (n if dist.get_rank() == 0 else 0),
-        lambda n: [12],
-        lambda a, b: dist.scatter(b[0], a or None, 0, async_op=True),
-    ),
-}
+FORMS = forms(12)
 
 
 def on_the_cpu(form: str, dtype: torch.dtype, rank: int, size: int) -> list[Any]:
     read, written, start = FORMS[form]
-    source = [mine(rank + i, count, dtype) for i, count in enumerate(read(size))]
-    target = source if written is None else [torch.zeros(count, dtype=dtype) for count in written(size)]
+    source = [mine(rank + i, count, dtype) for i, count in enumerate(read(rank, size))]
+    target = source if written is None else [torch.zeros(count, dtype=dtype) for count in written(rank, size)]
     start(source, target).wait()
     return [each.tolist() for each in target]
 
@@ -93,12 +36,12 @@ def on_the_cpu(form: str, dtype: torch.dtype, rank: int, size: int) -> list[Any]
 def prepared(form: str, dtype: torch.dtype, rank: int, size: int) -> tuple[Tensors, Tensors]:
     """Returns the inputs and outputs of a form. The inputs get their values later, on the current stream."""
     read, written, _ = FORMS[form]
-    source: Tensors = [to_device(torch.zeros(count, dtype=dtype)) for count in read(size)]
+    source: Tensors = [to_device(torch.zeros(count, dtype=dtype)) for count in read(rank, size)]
     for i, tensor in enumerate(source):
         fill_later(tensor, mine(rank + i, tensor.numel(), dtype))
     if written is None:
         return source, source
-    return source, [to_device(torch.zeros(count, dtype=dtype)) for count in written(size)]
+    return source, [to_device(torch.zeros(count, dtype=dtype)) for count in written(rank, size)]
 
 
 @pytest.mark.parametrize(

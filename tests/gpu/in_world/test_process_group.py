@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import perseus_like.torch as hvd
 from perseus_like.torch.distributed import hooks
+from tests.distributed.forms import Tensors, forms
 
-Tensors = list[torch.Tensor]
 make_stream: Any = torch.cuda.Stream
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.complex64, torch.uint16]
 
@@ -39,68 +39,7 @@ def size() -> int:
     return dist.get_world_size()
 
 
-def counts(size: int) -> list[int]:
-    return [1000 + 7 * r for r in range(size)]
-
-
-def coalesced(source: Tensors, target: Tensors) -> Any:
-    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
-        for tensor in target:
-            dist.all_reduce(tensor)
-    return manager
-
-
-# Each entry has the numbers of elements of the inputs and of the outputs for rank r of n, and the call.
-Sizes = Callable[[int, int], list[int]]
-FORMS: dict[str, tuple[Sizes, Sizes | None, Callable[[Tensors, Tensors], Any]]] = {
-    "all_reduce": (lambda r, n: [1000], None, lambda a, b: dist.all_reduce(b[0], async_op=True)),
-    "average": (lambda r, n: [1000], None, lambda a, b: dist.all_reduce(b[0], op=dist.ReduceOp.AVG, async_op=True)),
-    "coalesced": (lambda r, n: [1000, 3], None, coalesced),
-    "broadcast": (lambda r, n: [1000], None, lambda a, b: dist.broadcast(b[0], 0, async_op=True)),
-    "reduce": (lambda r, n: [1000], None, lambda a, b: dist.reduce(b[0], 0, async_op=True)),
-    "all_gather": (lambda r, n: [9], lambda r, n: [9] * n, lambda a, b: dist.all_gather(b, a[0], async_op=True)),
-    "all_gather of different sizes": (
-        lambda r, n: [counts(n)[r]],
-        lambda r, n: counts(n),
-        lambda a, b: dist.all_gather(b, a[0], async_op=True),
-    ),
-    "all_gather_into_tensor": (
-        lambda r, n: [1000],
-        lambda r, n: [1000 * n],
-        lambda a, b: dist.all_gather_into_tensor(b[0], a[0], async_op=True),
-    ),
-    "reduce_scatter": (
-        lambda r, n: [500] * n,
-        lambda r, n: [500],
-        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
-    ),
-    "reduce_scatter of different sizes": (
-        lambda r, n: counts(n),
-        lambda r, n: [counts(n)[r]],
-        lambda a, b: dist.reduce_scatter(b[0], a, async_op=True),
-    ),
-    "reduce_scatter_tensor": (
-        lambda r, n: [500 * n],
-        lambda r, n: [500],
-        lambda a, b: dist.reduce_scatter_tensor(b[0], a[0], async_op=True),
-    ),
-    "all_to_all": (lambda r, n: [50] * n, lambda r, n: [50] * n, lambda a, b: dist.all_to_all(b, a, async_op=True)),
-    "all_to_all_single": (
-        lambda r, n: [50 * n],
-        lambda r, n: [50 * n],
-        lambda a, b: dist.all_to_all_single(b[0], a[0], async_op=True),
-    ),
-    "gather": (
-        lambda r, n: [50],
-        lambda r, n: [50] * n if r == 0 else [],
-        lambda a, b: dist.gather(a[0], b or None, 0, async_op=True),
-    ),
-    "scatter": (
-        lambda r, n: [50] * n if r == 0 else [],
-        lambda r, n: [50],
-        lambda a, b: dist.scatter(b[0], a or None, 0, async_op=True),
-    ),
-}
+FORMS = {name: form for name, form in forms(1000).items() if name != "maximum"}  # complex numbers have none
 
 
 def tensors_for(form: str, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
