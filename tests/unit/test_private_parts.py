@@ -1,6 +1,6 @@
-"""Checks the private parts of TensorFlow, Keras and MXNet on which the adapters rely.
+"""Checks the private parts of the frameworks on which the adapters rely.
 
-For torch, see test_torch_compat.py.
+test_torch_compat.py has a test for each of torch's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ runpy.run_module(sys.argv[1], run_name="__main__")
 """
 # Each entry is a framework and the environment of `make environments` with the release to check. None is this one.
 RELEASES = [
+    ("torch", None),
     ("tensorflow", None),
     ("tensorflow", "tensorflow-2.15"),
     pytest.param("keras", None, marks=pytest.mark.slow),
@@ -48,12 +49,14 @@ def test_the_private_parts_are_as_expected(framework: str, release: str | None) 
 
 def documented(framework: str) -> dict[str, str]:
     """Returns the comment of each public function of `compat`, in Python and in C++ headers."""
+    modules = {path.stem: path for path in sorted((ADAPTERS / framework / "compat").glob("*.py"))}
+    if framework == "torch":
+        modules["autoload"] = ADAPTERS / "torch/distributed/autoload/compat.py"
     found = {}
-    for path in sorted((ADAPTERS / framework / "compat").glob("*.py")):
-        if path.stem not in ("__init__", "__main__"):
-            functions = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.FunctionDef)]
-            public = [each for each in functions if not each.name.startswith("_")]
-            found.update({f"{path.stem}.{each.name}": ast.get_docstring(each) or "" for each in public})
+    for module in modules.keys() - {"__init__", "__main__"}:
+        body = ast.parse(modules[module].read_text()).body
+        public = [each for each in body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")]
+        found.update({f"{module}.{each.name}": ast.get_docstring(each) or "" for each in public})
     for path in sorted((ADAPTERS / framework / "compat").glob("*.h")):
         for comment, name in re.findall(r"((?://.*\n)+)(?!//).*\b(\w+)\(", path.read_text()):
             if not re.search(r"For (tests|\w+\(\))", comment):
@@ -61,7 +64,7 @@ def documented(framework: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("framework", ["keras", "mxnet", "tensorflow"])
+@pytest.mark.parametrize("framework", ["keras", "mxnet", "tensorflow", "torch"])
 def test_each_function_says_what_it_relies_on_and_has_a_probe(framework: str) -> None:
     text = (ADAPTERS / framework / "compat" / "__main__.py").read_text()
     probed = set(re.findall(r'^    "(\w+\.\w+)": _', text, re.M))
