@@ -28,8 +28,9 @@ SEVERAL = {
     "a process that a rank of an mpirun has started": {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "99"},
     "tensorflow": {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'},
 }
+TORCHRUN_OF_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 ONE = {
-    "torchrun of one": {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+    "torchrun of one": TORCHRUN_OF_ONE,
     "flux of one": {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1"},
     "a pod of kubeflow alone": {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "0"},
     # tests/hosts/start/test_slurm.py has these shells of a real Slurm.
@@ -37,24 +38,12 @@ ONE = {
     "a shell of sbatch": {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
     "a shell of srun --pty": {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
     "torchrun of one below srun": {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RUN_ID": "r",
-        "SLURM_PROCID": "0",
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_NUM_NODES": "1",
+        **{**TORCHRUN_OF_ONE, "TORCHELASTIC_RUN_ID": "r"},
+        **{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"},
     },
     "torchrun of one below an mpirun": {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RUN_ID": "r",
-        "PMI_RANK": "0",
-        "PMI_SIZE": "2",
-        "PMI_FD": "99",
+        **{**TORCHRUN_OF_ONE, "TORCHELASTIC_RUN_ID": "r"},
+        **{"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "99"},
     },
     "tensorflow of one": {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
     "a broken TF_CONFIG": {"TF_CONFIG": "{"},
@@ -63,6 +52,17 @@ ONE = {
 
 def python(program: str, folder: Path, variables: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     return run_to_end([sys.executable, "-c", program], folder, **variables)
+
+
+def two_ranks(program: str, folder: Path, variables: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """Runs a program as two ranks. In the variables, "port" and "rank" stand for a free port and the rank."""
+    port = os.environ["PET_MASTER_PORT"]  # which tests/conftest.py holds for this process
+    each = [
+        {name: value.replace("port", port).replace("rank", str(rank)) for name, value in variables.items()}
+        for rank in range(2)
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(lambda own: python(program, folder, own), each))
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
@@ -111,7 +111,7 @@ def test_one_rank_is_alone(launcher: str, tmp_path: Path) -> None:
     assert done.stdout == "size 1\n", done.stderr
 
 
-# The variables of a rank, by the launcher. "port" and "rank" stand for a free port and the rank. Ray Train
+# The variables of a rank, by the launcher. Ray Train
 # (ray/train/torch/config.py) and Azure ML (its page "Distributed GPU training guide") set the same as torchrun, and
 # LOCAL_RANK and NODE_RANK. TorchDistributor, Kubeflow's runtime torch-distributed and SageMaker run torchrun itself.
 # Those of srun are from runs of Slurm 22.05, those of flux and jsrun from the sources above.
@@ -170,13 +170,7 @@ for session in range(3):
 @pytest.mark.parametrize("launcher", MEET)
 def test_ranks_without_torch_meet(launcher: str, tmp_path: Path) -> None:
     """Three sessions one after the other."""
-    port = os.environ["PET_MASTER_PORT"]  # which tests/conftest.py holds for this process
-    with ThreadPoolExecutor(2) as threads:
-        variables = [
-            {name: value.replace("port", port).replace("rank", str(rank)) for name, value in MEET[launcher].items()}
-            for rank in range(2)
-        ]
-        ranks = list(threads.map(lambda each: python(WITHOUT_TORCH, tmp_path, each), variables))
+    ranks = two_ranks(WITHOUT_TORCH, tmp_path, MEET[launcher])
     for number, rank in enumerate(ranks):
         assert rank.stdout == f"rank {number} of 2: [3.0, 3.0, 3.0]\n" * 3, rank.stderr
     assert ranks[0].stderr.count("without a secret") == 1
@@ -195,10 +189,7 @@ import perseus_like.tensorflow as hvd
 hvd.init()
 print(hvd.size(), hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum).numpy())
 """
-    with ThreadPoolExecutor(2) as threads:
-        common = {**MEET["torchrun"], "MASTER_PORT": os.environ["PET_MASTER_PORT"]}
-        variables = [{**common, "RANK": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    ranks = two_ranks(program, tmp_path, MEET["torchrun"])
     assert [rank.stdout for rank in ranks] == ["2 3.0\n"] * 2, ranks
 
 
@@ -241,31 +232,15 @@ def test_a_rank_of_mpirun_may_be_alone_in_torch() -> None:
 def test_ranks_of_torchrun_meet(run_job: Start) -> None:
     """Three sessions one after the other, by the same store."""
     needs("torch")
-    done = run_job(
-        2,
-        """
-        import numpy as np
-        import perseus_like.numpy as hvd
-
-        for session in range(3):
-            hvd.init()
-            total = hvd.allreduce(np.full(3, hvd.rank() + 1.0), op=hvd.Sum)
-            print(f"rank {hvd.rank()} of {hvd.size()}: {total.tolist()}", flush=True)
-            hvd.shutdown()
-        """,
-        "torchrun",
-    )
+    done = run_job(2, WITHOUT_TORCH.replace('sys.modules["torch"] = None', ""), "torchrun")
     for rank in range(2):
         assert done.stdout.count(f"rank {rank} of 2: [3.0, 3.0, 3.0]") == 3, done.output
 
 
 def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path) -> None:
     needs("torch")
-    port = os.environ["PET_MASTER_PORT"]  # which tests/conftest.py holds for this process
-    common = {"SLURM_STEP_NUM_TASKS": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with ThreadPoolExecutor(2) as threads:
-        variables = [{**common, "SLURM_PROCID": str(rank), "RANK": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(PRINT_SIZE, tmp_path, each), variables))
+    variables = {**MEET["torchrun"], "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "rank"}
+    ranks = two_ranks(PRINT_SIZE, tmp_path, variables)
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
 
 
@@ -273,34 +248,34 @@ def test_ranks_of_srun_meet_by_the_store_that_their_program_names(tmp_path: Path
 def test_ranks_of_a_launcher_below_one_process_of_an_mpirun_meet_by_the_store(tmp_path: Path) -> None:
     """DeepSpeed's launcher sets torchrun's variables without TORCHELASTIC_RUN_ID, and inherits those of an mpirun."""
     needs("torch")
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["PET_MASTER_PORT"]}
-    common |= {"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "99"}
-    with ThreadPoolExecutor(2) as threads:
-        variables = [{**common, "RANK": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(PRINT_SIZE, tmp_path, each), variables))
+    variables = {**MEET["torchrun"], "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "99"}
+    ranks = two_ranks(PRINT_SIZE, tmp_path, variables)
     assert [rank.stdout for rank in ranks] == ["size 2\n"] * 2, ranks
+
+
+GROUP = """
+import os
+import torch
+import torch.distributed as dist
+if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
+    import perseus_like.torch.distributed
+{init}
+total = torch.ones(2)
+dist.all_reduce(total)
+print(total.tolist())
+"""
 
 
 @pytest.mark.slow
 def test_a_process_group_of_ranks_of_srun(tmp_path: Path) -> None:
     """The program names the store and the rank, as Lightning's SLURMEnvironment does."""
     needs("torch")
-    program = """
-import os
+    init = """
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["PET_MASTER_PORT"]
-import torch
-import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
-    import perseus_like.torch.distributed
 dist.init_process_group("perseus", rank=int(os.environ["SLURM_PROCID"]), world_size=int(os.environ["SLURM_NTASKS"]))
-total = torch.ones(2)
-dist.all_reduce(total)
-print(total.tolist())
 """
-    common = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
-    with ThreadPoolExecutor(2) as threads:
-        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "1"}
+    ranks = two_ranks(GROUP.format(init=init), tmp_path, {**variables, "SLURM_PROCID": "rank"})
     assert [rank.stdout for rank in ranks] == ["[2.0, 2.0]\n"] * 2, ranks
 
 
@@ -308,20 +283,8 @@ print(total.tolist())
 def test_a_process_group_of_plain_srun(tmp_path: Path) -> None:
     """The program names neither a store nor a rank, as under `srun --mpi=pmi2`."""
     needs("torch")
-    program = """
-import torch
-import torch.distributed as dist
-if not hasattr(dist.Backend, "PERSEUS"):  # torch before 2.5 does not load the backend by itself
-    import perseus_like.torch.distributed
-dist.init_process_group("perseus")
-total = torch.ones(2)
-dist.all_reduce(total)
-print(total.tolist())
-"""
-    with ThreadPoolExecutor(2) as threads:
-        common = {**MEET["srun on one host"], "SLURM_JOB_ID": os.environ["PET_MASTER_PORT"]}
-        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    init = 'dist.init_process_group("perseus")'
+    ranks = two_ranks(GROUP.format(init=init), tmp_path, MEET["srun on one host"])
     assert [rank.stdout for rank in ranks] == ["[2.0, 2.0]\n"] * 2, ranks
 
 
@@ -409,8 +372,5 @@ child = subprocess.run([sys.executable, "-c", {PRINT_SIZE!r}], capture_output=Tr
 assert f"started by rank {{hvd.rank()}} (pid " in child.stderr, child.stderr
 hvd.barrier()
 """
-    with ThreadPoolExecutor(2) as threads:
-        common = {**MEET["srun on one host"], "SLURM_JOB_ID": os.environ["PET_MASTER_PORT"]}
-        variables = [{**common, "SLURM_PROCID": str(rank)} for rank in range(2)]
-        ranks = list(threads.map(lambda each: python(program, tmp_path, each), variables))
+    ranks = two_ranks(program, tmp_path, MEET["srun on one host"])
     assert [rank.returncode for rank in ranks] == [0, 0], ranks
