@@ -12,6 +12,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import shutil
@@ -175,6 +176,31 @@ def end_world() -> None:
     hvd.barrier()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def process_that(serves: Callable[..., None], *arguments: Any) -> Iterator[Callable[[Any], float]]:
+    """Yields a function that passes a request to another process, which returns the seconds that the work took.
+
+    The process runs `serves(pipe, *arguments)`, which reads requests from the pipe until it reads None.
+    """
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=serves, args=(theirs, *arguments), daemon=True)
+    sys.path.append(str(ROOT))  # the child, which inherits the path, finds the module there
+    process.start()
+    sys.path.remove(str(ROOT))
+    theirs.close()
+
+    def ask(request: Any) -> float:
+        mine.send(request)
+        return float(mine.recv())
+
+    try:
+        yield ask
+    finally:
+        mine.send(None)
+        process.join()
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,11 @@ import argparse
 import functools
 import gc
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ ALONE = "one process alone"
 SHARDED, DISTRIBUTED, BY_SHARD = "ZeroRedundancyOptimizer", "DistributedOptimizer", "DistributedOptimizer, shard=True"
 COMPARED = (DISTRIBUTED, SHARDED)
 DDP, DDP_ZERO = "DDP over gloo", "DDP and torch's ZeroRedundancyOptimizer over gloo"
-PLAIN, QUICK = "plain", "quick"  # the first and the last argument of the processes that `PlainProcess` starts
 LAYERS, WIDTH, BATCH = 12, 1536, 4  # as in benchmarks.training_step
 PARAMETERS = LAYERS * WIDTH**2
 TRAINING, STEP, PINNED = "step of training", "step()", "step with Adam, MLP of 12 × 1536², 113 MB"
@@ -87,51 +84,28 @@ def our_training(name: str, quick: bool) -> Training:
 # --- against other optimizers ----------------------------------------------------------------------------------------
 
 
-class PlainProcess:
-    """A process of torch beside this rank, which trains when it is asked to.
+def serve_trainings(pipe: Connection, store: str, rank: int, size: int, quick: bool) -> None:
+    """Trains by torch alone, over gloo, as often as each request says. Each names a contender.
 
-    It does not load this library, because that changes how memory is allocated. Those of all ranks are joined by gloo.
+    It is a process of its own, because this library changes how memory is allocated.
     """
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 
-    def __init__(self, world: World, quick: bool) -> None:
-        place = [str(world.folder / "gloo"), str(world.rank), str(world.size)]
-        command = [sys.executable, "-m", "benchmarks.one_copy_per_host", PLAIN, *place, *([QUICK] if quick else [])]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PERSEUS_")}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+    def by_shards(model: torch.nn.Module) -> torch.optim.Optimizer:
+        return ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4, fused=True)
 
-    def contender(self, name: str) -> Contender:
-        def run(count: int) -> float:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            print(count, name, file=self._process.stdin, flush=True)
-            return float(self._process.stdout.readline())
-
-        return Contender(name, run, alone=name == ALONE)
-
-    def end(self) -> None:
-        self._process.communicate()  # the end of its input ends it
-
-    @staticmethod
-    def main(store: str, rank: str, size: str, *quick: str) -> None:
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
-
-        def by_shards(model: torch.nn.Module) -> torch.optim.Optimizer:
-            return ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-4, fused=True)
-
-        trainings: dict[str, Training] = {}
-        for line in sys.stdin:
-            count, name = line.rstrip().split(" ", 1)
-            if name not in trainings:
-                trainings[name] = Training(bool(quick), by_shards if name == DDP_ZERO else adam, ddp=name != ALONE)
-            print(Contender.of(name, trainings[name].step).seconds(int(count)), flush=True)
-        dist.destroy_process_group()
+    trainings: dict[str, Training] = {}
+    while request := pipe.recv():
+        name, count = request
+        if name not in trainings:
+            trainings[name] = Training(quick, by_shards if name == DDP_ZERO else adam, ddp=name != ALONE)
+        pipe.send(Contender.of(name, trainings[name].step).seconds(count))
+    dist.destroy_process_group()
 
 
 def against_others(options: Any) -> None:
     world = World()
-    plain = PlainProcess(world, options.quick)
     # Pinned ranks may be many, so fewer models take part.
     ours = (DISTRIBUTED, BY_SHARD) if options.placement else (SHARDED, DISTRIBUTED)
     theirs = (ALONE, DDP) if options.placement else (ALONE, DDP, DDP_ZERO)
@@ -139,7 +113,14 @@ def against_others(options: Any) -> None:
     result = Result("sharded_optimizer", "Sharded optimizer", world, options, ours[:1])
     trainings = {name: our_training(name, options.quick) for name in ours}
     whole = [Contender.of(name, each.step) for name, each in trainings.items()]
-    result.measure(work, [*whole, *(plain.contender(name) for name in theirs)], untimed=1)
+    with harness.process_that(
+        serve_trainings, str(world.folder / "gloo"), world.rank, world.size, options.quick
+    ) as train:
+
+        def plain(name: str) -> Contender:
+            return Contender(name, lambda count: train((name, count)), alone=name == ALONE)
+
+        result.measure(work, [*whole, *map(plain, theirs)], untimed=1)
     result.measure(STEP, [Contender(name, each.steps_only) for name, each in trainings.items()], untimed=1)
     mine = result.best(TRAINING, SHARDED)
     result.bar(TRAINING, "time / one process alone", "≤", 0.97, ratio(mine, result.best(TRAINING, ALONE)))
@@ -148,7 +129,6 @@ def against_others(options: Any) -> None:
     of_ours = ratio(result.best(STEP, SHARDED), result.best(STEP, DISTRIBUTED))
     result.bar(STEP, "time / DistributedOptimizer", "≤", 0.35, of_ours, ranks=4)
     result.publish()
-    plain.end()
 
 
 # --- over the number of ranks ----------------------------------------------------------------------------------------
@@ -348,7 +328,4 @@ def start(options: Any, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [PLAIN]:
-        PlainProcess.main(*sys.argv[2:])
-    else:
-        harness.main(on_every_rank, seconds=20, add_options=add_options, start=start)
+    harness.main(on_every_rank, seconds=20, add_options=add_options, start=start)

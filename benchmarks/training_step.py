@@ -11,10 +11,7 @@ communication.
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from . import ROOT, harness, peers
+from . import harness, peers
 from .harness import Call, Contender, Result, World, ratio, scaled
 
 ALONE, EACH, OURS, DDP, HOROVOD = "one process alone", "each by itself", "ours", "DDP over gloo", "Horovod"
@@ -63,34 +60,12 @@ def wrapped(module: Any, model: nn.Module) -> Any:
 
 
 def serve_steps(pipe: Connection, build: Build) -> None:
-    """Steps a model as often as each number from the pipe says, and sends the seconds. Ends at the number 0."""
+    """Steps a model as often as each number from the pipe says, and sends the seconds."""
     torch.set_num_threads(1)
     model, data = build()
     contender = Contender.of(EACH, step(model, sgd(model), data))
     while count := pipe.recv():
         pipe.send(contender.seconds(count))
-
-
-@contextmanager
-def process_by_itself(build: Build) -> Iterator[Callable[[int], float]]:
-    """Yields a function that steps in another process and returns the seconds."""
-    context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=serve_steps, args=(theirs, build), daemon=True)
-    sys.path.append(str(ROOT))  # the child, which inherits the path, finds this module there
-    process.start()
-    sys.path.remove(str(ROOT))
-    theirs.close()
-
-    def run(count: int) -> float:
-        mine.send(count)
-        return float(mine.recv())
-
-    try:
-        yield run
-    finally:
-        mine.send(0)
-        process.join()
 
 
 def contenders(build: Build, by_itself: Callable[[int], float], others: dict[str, Any]) -> tuple[list[Contender], Any]:
@@ -143,7 +118,7 @@ def on_every_rank(options: Any) -> None:
     others = peers.start(result, {"gloo": peers.start_gloo, HOROVOD: peers.start_horovod})
     work: dict[str, Build] = {"tiny MLP": tiny_model} if options.quick else {SMALL: small_model, BIG: big_model}
     for name, build in work.items():
-        with process_by_itself(build) as by_itself:
+        with harness.process_that(serve_steps, build) as by_itself:
             made, mine = contenders(build, by_itself, others)
             result.measure(name, made, untimed=2)
         check(result.world, mine)
