@@ -249,12 +249,16 @@ def test_a_scaler_skips_the_step_on_all_ranks(unscales: bool, cls: Any) -> None:
         scaler.scale(loss * (float("inf") if step == 1 and hvd.rank() == 0 else 1.0)).backward()
         if unscales:
             scaler.unscale_(optimizer)
+            optimizer.clip_grad_norm_(0.1)
         scaler.step(optimizer)
         scaler.update()
         if step != 1:
             plain.zero_grad()
             loss_of(alone, batch_of(step)).backward()
+            if unscales:
+                torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
             plain.step()
+        assert_same_on_all_ranks(flat(model))
         torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
     assert hvd.allgather_object(scaler.get_scale()) == [2.0**9] * hvd.size()
     hvd.barrier()
