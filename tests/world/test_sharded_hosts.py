@@ -30,6 +30,12 @@ def model_of(seed=0):
 def loss_of(model, batch):
     return (model(batch) ** 2).mean()
 
+def step_both(model, optimizer, alone, plain, step):
+    for some, one, batch in ((model, optimizer, batch_of(step, rank)), (alone, plain, batch_of(step))):
+        one.zero_grad()
+        loss_of(some, batch).backward()
+        one.step()
+
 def flat(model):
     return torch.cat([each.detach().flatten() for each in model.parameters()])
 
@@ -63,10 +69,7 @@ for each in sets:
 optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})  # makes the next step share memory anew
 plain = torch.optim.SGD(alone.parameters(), lr=0.1)
 for step in range(3):
-    for some, one, batch in ((model, optimizer, batch_of(step, rank)), (alone, plain, batch_of(step))):
-        one.zero_grad()
-        loss_of(some, batch).backward()
-        one.step()
+    step_both(model, optimizer, alone, plain, step)
 assert_trained_alike(model, alone)
 
 some = hvd.add_process_set([0, 1, 3])
@@ -194,13 +197,7 @@ for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam):
                 hvd.broadcast_parameters(model.state_dict(), root_rank=last)
                 hvd.broadcast_optimizer_state(optimizer, root_rank=last)
             assert_trained_alike(model, alone)
-        steps = {int(each["step"]) for each in optimizer.state_dict()["state"].values()} if options == {} else {0}
-        optimizer.zero_grad()
-        loss_of(model, batch_of(99, rank)).backward()
-        optimizer.step()
-        plain.zero_grad()
-        loss_of(alone, batch_of(99)).backward()
-        plain.step()
+        step_both(model, optimizer, alone, plain, 99)
         assert_trained_alike(model, alone)
         if options == {}:
             steps = {int(each["step"]) for each in optimizer.state_dict()["state"].values()}
@@ -222,12 +219,7 @@ wrapped = DistributedDataParallel(model)
 optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 plain = torch.optim.SGD(alone.parameters(), lr=0.1)
 for step in range(3):
-    optimizer.zero_grad()
-    loss_of(wrapped, batch_of(step, rank)).backward()
-    optimizer.step()
-    plain.zero_grad()
-    loss_of(alone, batch_of(step)).backward()
-    plain.step()
+    step_both(wrapped, optimizer, alone, plain, step)
 assert_trained_alike(model, alone)
 del wrapped
 hvd.barrier()
@@ -241,10 +233,7 @@ else:
     raise AssertionError("not noticed")
 del optimizer
 optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-for some, one, batch in ((model, optimizer, batch_of(3, rank)), (alone, plain, batch_of(3))):
-    one.zero_grad()
-    loss_of(some, batch).backward()
-    one.step()
+step_both(model, optimizer, alone, plain, 3)
 assert_trained_alike(model, alone)
 """
 

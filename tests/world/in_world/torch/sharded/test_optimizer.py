@@ -99,6 +99,15 @@ def backward(optimizer: Any, model: torch.nn.Module, step: int, scale: float = 1
     (loss_of(model, own_part(batch_of(step))) * scale).backward()
 
 
+def step_both(model: torch.nn.Module, optimizer: Any, alone: torch.nn.Module, plain: Any, step: int) -> None:
+    """Makes a step of all ranks, and the same step of one process."""
+    backward(optimizer, model, step)
+    optimizer.step()
+    plain.zero_grad()
+    loss_of(alone, batch_of(step)).backward()
+    plain.step()
+
+
 def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
@@ -270,15 +279,8 @@ def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer(cls: Any) -> 
     optimizer = hvd.ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01)
     plain = cls(alone.parameters(), lr=0.01)
 
-    def both(step: int) -> None:
-        backward(optimizer, model, step)
-        optimizer.step()
-        plain.zero_grad()
-        loss_of(alone, batch_of(step)).backward()
-        plain.step()
-
     for step in range(3):
-        both(step)
+        step_both(model, optimizer, alone, plain, step)
     optimizer.consolidate_state_dict(to=0)
     state, expected = optimizer.state_dict(), plain.state_dict()
     assert state["state"].keys() == expected["state"].keys()
@@ -293,7 +295,7 @@ def test_states_are_complete_on_each_rank_and_fit_torchs_optimizer(cls: Any) -> 
             values["exp_avg"].zero_()
     hvd.barrier()
     optimizer.load_state_dict(expected)
-    both(3)
+    step_both(model, optimizer, alone, plain, 3)
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="other parameter groups"):
         optimizer.load_state_dict(cls([torch.nn.Parameter(torch.ones(1))]).state_dict())
@@ -359,11 +361,7 @@ def test_parameters_may_be_frozen_and_added_later(cls: Any) -> None:
             plain.add_param_group({"params": alone.middle.parameters()})
             for each in (model, alone):
                 each.middle.requires_grad_(True)
-        backward(optimizer, model, step)
-        optimizer.step()
-        plain.zero_grad()
-        loss_of(alone, batch_of(step)).backward()
-        plain.step()
+        step_both(model, optimizer, alone, plain, step)
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
 
 
@@ -374,11 +372,7 @@ def test_a_compiled_model() -> None:
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
     compiled: Any = torch.compile(model, backend="aot_eager")
     for step in range(3):
-        backward(optimizer, compiled, step)
-        optimizer.step()
-        plain.zero_grad()
-        loss_of(alone, batch_of(step)).backward()
-        plain.step()
+        step_both(compiled, optimizer, alone, plain, step)
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-5, atol=1e-5)
 
 
