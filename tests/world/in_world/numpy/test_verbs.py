@@ -215,21 +215,6 @@ def test_handles(rank: int, size: int) -> None:
     assert received.tolist() == [1] * size
 
 
-def test_names_are_matched_in_any_order(rank: int, size: int) -> None:
-    names = [f"tensor{n}" for n in range(12)]
-    order = names if rank % 2 else names[::-1]
-    handles = {name: hvd.allreduce_async(np.full(4, float(name[6:])), op=hvd.Sum, name=name) for name in order}
-    for name in names:
-        np.testing.assert_array_equal(hvd.synchronize(handles[name]), np.full(4, size * float(name[6:])))
-
-
-def test_verbs_of_one_name_are_not_matched(rank: int) -> None:
-    first = hvd.allreduce_async(np.ones(2), name="same")
-    second = hvd.allgather_async(np.ones(2), name="same")
-    hvd.synchronize(second)
-    hvd.synchronize(first)
-
-
 def test_objects(rank: int, size: int) -> None:
     mine: dict[str, Any] = {"rank": rank, "text": "x" * (rank * 1000), "array": np.arange(rank)}
     for root in range(size):

@@ -97,38 +97,6 @@ def test_options_that_do_not_change_the_result(options: dict[str, Any], rank: in
     compare("mlp", "SGD", rank, size, **options)
 
 
-def test_line_search_makes_the_same_decisions_on_all_ranks(rank: int, size: int) -> None:
-    alone, together = build("mlp"), build("mlp")
-    settings = {"lr": 0.5, "max_iter": 5, "line_search_fn": "strong_wolfe"}
-    inputs, targets = batch(0, size)
-    steps(alone, torch.optim.LBFGS(alone.parameters(), **settings), [(inputs, targets)] * 2)
-    optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(together.parameters(), **settings))
-    steps(together, optimizer, [(part(inputs, rank), part(targets, rank))] * 2)
-    assert_equal_parameters(together, alone, 1e-6)
-
-
-@pytest.mark.parametrize("passes", [2, 3])
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_gradients_of_several_passes_are_summed(passes: int, set_to_none: bool, rank: int, size: int) -> None:
-    alone, together = build("mlp"), build("mlp")
-    plain = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(together.parameters(), lr=0.05, momentum=0.9),
-        together.named_parameters(),
-        backward_passes_per_step=passes,
-    )
-    for step in range(4):
-        plain.zero_grad(set_to_none)
-        optimizer.zero_grad(set_to_none)
-        for turn in range(passes):
-            inputs, targets = batch(10 * step + turn, size)
-            loss_of(alone, inputs, targets).backward()
-            loss_of(together, part(inputs, rank), part(targets, rank)).backward()
-        plain.step()
-        optimizer.step()
-    assert_equal_parameters(together, alone)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_channels_last(set_to_none: bool, rank: int, size: int) -> None:
     torch.manual_seed(1)
@@ -149,25 +117,6 @@ def test_channels_last(set_to_none: bool, rank: int, size: int) -> None:
         optimizer.step()
         for parameter in together.parameters():
             assert parameter.grad.stride() == parameter.stride()
-    assert_equal_parameters(together, alone)
-
-
-def test_clipping_between_synchronize_and_step(rank: int, size: int) -> None:
-    alone, together = build("mlp"), build("mlp")
-    plain = torch.optim.SGD(alone.parameters(), lr=0.5)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(together.parameters(), lr=0.5))
-    for step in range(3):
-        inputs, targets = batch(step, size)
-        plain.zero_grad()
-        loss_of(alone, inputs, targets).backward()
-        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
-        plain.step()
-        optimizer.zero_grad()
-        loss_of(together, part(inputs, rank), part(targets, rank)).backward()
-        optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(together.parameters(), 0.1)
-        with optimizer.skip_synchronize():
-            optimizer.step()
     assert_equal_parameters(together, alone)
 
 

@@ -219,17 +219,6 @@ def test_mixed_types(rank: int, size: int) -> None:
             torch.testing.assert_close(layer.weight.grad, expected)
 
 
-def test_sum_and_average(rank: int, size: int) -> None:
-    for op, expected in ((hvd.Sum, size * (size + 1) / 2), (hvd.Average, (size + 1) / 2)):
-        layer = torch.nn.Linear(2, 1, bias=False)
-        optimizer = sgd(layer, op=op, lr=0.0)
-        for _ in range(2):
-            optimizer.zero_grad()
-            (layer.weight.sum() * (rank + 1)).backward()
-            optimizer.step()
-            assert layer.weight.grad.tolist() == [[expected] * 2]
-
-
 def test_gradients_live_in_few_buckets(rank: int, size: int, two_ranks: None) -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(10)])
     optimizer = sgd(model)

@@ -15,17 +15,7 @@ torch = pytest.importorskip("torch")
 
 import perseus_like.torch as hvd  # noqa: E402
 
-from .training import (  # noqa: E402
-    assert_equal_parameters,
-    assert_same_on_all_ranks,
-    batch,
-    build,
-    grad_scaler,
-    loss_of,
-    part,
-    sgd,
-    step,
-)
+from .training import assert_same_on_all_ranks, batch, build, loss_of, part, sgd, step  # noqa: E402
 
 
 def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
@@ -41,22 +31,6 @@ def test_too_many_passes(rank: int, size: int, two_ranks: None) -> None:
     optimizer.zero_grad()
     step(model, optimizer, 2, rank, size)
     assert_same_on_all_ranks(model)
-
-
-def test_passes_can_change_and_be_incomplete(rank: int, size: int) -> None:
-    model = build("mlp")
-    optimizer = sgd(model)
-    step(model, optimizer, 0, rank, size)
-    optimizer.set_backward_passes_per_step(2)
-    for passes in (2, 1, 2):  # step() may be called after one of two passes
-        optimizer.zero_grad()
-        for turn in range(passes):
-            inputs, targets = batch(turn, size)
-            loss_of(model, part(inputs, rank), part(targets, rank)).backward()
-        optimizer.step()
-        assert_same_on_all_ranks(model)
-    with pytest.raises(ValueError, match="at least one"):
-        optimizer.set_backward_passes_per_step(0)
 
 
 def test_passes_that_change_before_a_step_count_from_the_next_one(rank: int, size: int, two_ranks: None) -> None:
@@ -79,6 +53,8 @@ def test_passes_that_change_before_a_step_count_from_the_next_one(rank: int, siz
         optimizer.step()
         expected -= passes * total
         assert model.weight.item() == expected
+    with pytest.raises(ValueError, match="at least one"):
+        optimizer.set_backward_passes_per_step(0)
 
 
 @pytest.mark.parametrize(
@@ -145,53 +121,6 @@ def test_step_after_synchronize_warns_and_does_not_reduce_again(rank: int, size:
             warnings.simplefilter("error")
             optimizer.step()
         assert layer.weight.grad.tolist() == [[size, size]]
-
-
-def test_closures(rank: int, size: int) -> None:
-    alone, together = build("mlp"), build("mlp")
-    plain, optimizer = torch.optim.SGD(alone.parameters(), lr=0.1), sgd(together)
-    for number in range(3):
-        inputs, targets = batch(number, size)
-
-        def closure(model: Any, each: Any, inputs: Any, targets: Any) -> Any:
-            each.zero_grad()
-            loss = loss_of(model, inputs, targets)
-            loss.backward()
-            return loss
-
-        whole = plain.step(lambda i=inputs, t=targets: closure(alone, plain, i, t))
-        mine = (part(inputs, rank), part(targets, rank))
-        loss = optimizer.step(lambda mine=mine: closure(together, optimizer, *mine))
-        torch.testing.assert_close(loss.detach(), whole.detach())
-    assert_equal_parameters(together, alone)
-
-
-def test_gradient_scaling_skips_the_same_steps_everywhere(rank: int, size: int) -> None:
-    for explicit in (False, True):
-        model = build("mlp", torch.float32)
-        optimizer = sgd(model)
-        scaler = grad_scaler(init_scale=1024.0)
-        for number in range(4):
-            before = [parameter.detach().clone() for parameter in model.parameters()]
-            optimizer.zero_grad()
-            inputs, targets = batch(number, size, torch.float32)
-            loss = loss_of(model, part(inputs, rank), part(targets, rank))
-            if number == 1 and rank == size - 1:
-                loss = loss * float("inf")
-            scaler.scale(loss).backward()
-            if explicit:
-                optimizer.synchronize()
-                scaler.unscale_(optimizer)
-                with optimizer.skip_synchronize():
-                    scaler.step(optimizer)
-            else:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")
-                    scaler.step(optimizer)
-            scaler.update()
-            same = [torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
-            assert all(same) if number == 1 else not any(same)
-            assert_same_on_all_ranks(model)
 
 
 @pytest.mark.parametrize("fused", [False, True])

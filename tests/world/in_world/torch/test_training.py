@@ -90,22 +90,6 @@ def test_groups(form: str, more: dict[str, Any], runs: tuple[Run, Run]) -> None:
     assert_equal_parameters(*models)
 
 
-def test_two_optimizers_of_one_model(runs: tuple[Run, Run]) -> None:
-    models = []
-    for run in runs:
-        model = build("mlp")
-        body = run.optimizer(torch.optim.Adam(model[:4].parameters(), lr=0.01))
-        head = run.optimizer(sgd(model[4:].parameters()), model[4:].named_parameters())
-        for number in range(4):
-            for optimizer in (body, head):
-                optimizer.zero_grad()
-            loss_of(model, *run.batch(number)).backward()
-            body.step()
-            head.step()
-        models.append(model)
-    assert_equal_parameters(*models)
-
-
 def test_two_optimizers_of_the_same_parameters(runs: tuple[Run, Run], size: int) -> None:
     """Only one of them may reduce the gradients."""
     models = []
@@ -276,8 +260,8 @@ def test_compiled(backend: str, passes: int, runs: tuple[Run, Run]) -> None:
 
 @pytest.mark.parametrize("fused", [None, "search"])
 def test_closures_that_are_called_several_times(fused: str | None, runs: tuple[Run, Run]) -> None:
-    """LBFGS evaluates a batch several times. Its decisions depend on the loss of all ranks."""
-    models = []
+    """LBFGS evaluates a batch several times. Its decisions depend on the loss of all ranks, which `step` returns."""
+    models, losses = [], []
     for run in runs:
         model = build("attention")
         settings: dict[str, Any] = {"line_search_fn": "strong_wolfe"} if fused else {"lr": 0.1}
@@ -291,6 +275,7 @@ def test_closures_that_are_called_several_times(fused: str | None, runs: tuple[R
                 loss.backward()
                 return loss
 
-            optimizer.step(closure)
+            losses.append(optimizer.step(closure).item())
         models.append(model)
+    assert losses[:3] == pytest.approx(losses[3:])
     assert_equal_parameters(models[0], models[1], 1e-6)
