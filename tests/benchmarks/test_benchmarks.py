@@ -143,16 +143,6 @@ def test_report_rewrites_only_the_marked_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_a_step_on_gpus_runs() -> None:
-    """The benchmark measures nothing useful without a GPU. The test checks that it runs and prints its rows."""
-    stand_in = str(ROOT / "tests/benchmarks/pretended_gpu.py")
-    variables = {"PERSEUS_BENCHMARK_STAND_IN": stand_in, "PERSEUS_BENCHMARK_SMALL": "1", "OMP_NUM_THREADS": "1"}
-    output = run("gpu", "--only", "resnet50", "--apart", ranks=2, **variables)
-    assert "ours in torch's time" in output
-    assert "backward hides" in output
-
-
-@pytest.mark.slow
 def test_torch_distributed_is_compared_with_gloo() -> None:
     output = run("group_calls", "--here", "--quick", ranks=2)
     for work in ("one float", "64 MB"):

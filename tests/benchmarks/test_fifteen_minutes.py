@@ -240,24 +240,6 @@ def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_programs_for_a_gpu_run_on_a_stand_in(fifteen: Any, tmp_path: Path) -> None:
-    needs("torch")
-    small = {"PERSEUS_BENCHMARK_SMALL": "1", "OMP_NUM_THREADS": "1"}
-    variables = {**small, "PERSEUS_BENCHMARK_STAND_IN": str(STAND_IN)}
-    program = ROOT / "tests" / "benchmarks" / "gpu_programs.py"
-    done = run("perseus_like.launch", "-np", 2, sys.executable, program, tmp_path / "output", **variables)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    checked = []
-    for each in fifteen.gpu_steps(small=True):
-        files = sorted(tmp_path.glob(f"output.{each.name}.*"))
-        if files:
-            checked.append(each.name)
-            assert not each.check(0, "".join(file.read_text() for file in files)), each.name
-    expected = ["control", "kernels", "packing", "hooks", "collectives", "overlap", "graphs"]
-    assert checked == [*expected, "transformer", "resnet50"]
-
-
-@pytest.mark.slow
 def test_the_cores_are_measured(tmp_path: Path) -> None:
     needs("torch")
     needs("tabulate")

@@ -160,35 +160,19 @@ def test_an_interrupt_ends_a_rank_that_waits_for_others_to_start(
     assert all(ends(pid) for pid in ranks)
 
 
-def test_user_signals_are_forwarded_and_the_job_continues(
-    launched: Launched, script: Script, lines_of: LinesOf
-) -> None:
-    program = script("""
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        print("ready")
-        signal.sigwait({signal.SIGUSR1})
-        print("got it")
-    """)
-    job = launched("-np", "2", sys.executable, program)
-    lines_of(job, 2)
-    job.send_signal(signal.SIGUSR1)
-    out, _ = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode == 0
-    assert sorted(out.splitlines()) == ["[0]<stdout>:got it", "[1]<stdout>:got it"]
-
-
+@pytest.mark.parametrize("options", [[], ["--mpi"]], ids=["one host", "mpirun"])
 @pytest.mark.parametrize("signum", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
-def test_user_signals_reach_the_ranks_of_an_mpirun(
-    signum: signal.Signals, launched: Launched, lines_of: LinesOf
+def test_user_signals_are_forwarded_and_the_job_continues(
+    signum: signal.Signals, options: list[str], launched: Launched, lines_of: LinesOf
 ) -> None:
     """An mpirun forwards some signals only. When the signal comes, ranks may not be connected to the launcher yet."""
-    if shutil.which("mpirun") is None:
+    if options and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     program = (
         f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{signal.{signum.name}}})\n"
         f"print('ready', flush=True)\nsignal.sigwait({{signal.{signum.name}}})\nprint('got it', flush=True)\n"
     )
-    job = launched("--mpi", "-np", "2", sys.executable, "-c", program)
+    job = launched(*options, "-np", "2", sys.executable, "-c", program)
     lines_of(job, 2)
     job.send_signal(signum)
     out, errors = job.communicate(timeout=LIMIT_SECONDS)

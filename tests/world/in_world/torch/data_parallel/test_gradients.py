@@ -254,23 +254,6 @@ def test_join(rank: int, size: int) -> None:
     assert_same_on_all_ranks(parallel)
 
 
-def test_join_divides_by_the_number_of_ranks_with_batches(rank: int, size: int) -> None:
-    parallel, alone = pair()
-    optimizers = [torch.optim.SGD(parallel.parameters(), lr=0.1), torch.optim.SGD(alone.parameters(), lr=0.1)]
-    with parallel.join(divide_by_initial_world_size=False):
-        for number in range(rank + 1):
-            inputs, targets = batch(number, size)
-            optimizers[0].zero_grad()
-            loss_of(parallel, part(inputs, rank), part(targets, rank)).backward()
-            optimizers[0].step()
-    for number in range(size):
-        inputs, targets = batch(number, size)
-        optimizers[1].zero_grad()
-        loss_of(alone, inputs[4 * number :], targets[4 * number :]).backward()
-        optimizers[1].step()
-    assert_equal_parameters(parallel, alone)
-
-
 def test_join_that_ends_training_on_all_ranks(rank: int, size: int) -> None:
     parallel, _ = pair()
     done = 0
