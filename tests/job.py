@@ -119,6 +119,13 @@ def run_to_end(
         pytest.fail(f"the command did not end within {LIMIT_SECONDS} s\n" + "\n".join(text[-12000:] for text in texts))
 
 
+def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Asserts that a command has the exit code 0. Returns what it was given."""
+    texts = "\n".join((text or "")[-12000:] for text in (done.stdout, done.stderr))
+    assert done.returncode == 0, f"{done.args} ended with {done.returncode}\n{texts}"
+    return done
+
+
 def start_process(command: Sequence[object], folder: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
     """Starts a command, with these environment variables beside the test's own. Its stdout has its stderr, too."""
     return subprocess.Popen(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, succeeded
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "benchmarks" / "pretended_gpu.py"
@@ -218,8 +218,7 @@ def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
     marks = "before\n<!-- last results: begin -->\nold\n<!-- last results: end -->\nafter\n"
     for name in ("cores.md", "gpu.md"):
         (tmp_path / name).write_text(marks)
-    done = run("benchmarks.report", "--of", file, "--folder", tmp_path)
-    assert done.returncode == 0, done.stderr
+    succeeded(run("benchmarks.report", "--of", file, "--folder", tmp_path))
     cores, gpu = ((tmp_path / name).read_text() for name in ("cores.md", "gpu.md"))
     for text in (cores, gpu):
         assert text.startswith("before\n")
@@ -243,8 +242,7 @@ def test_the_report_has_the_goals_a_table_and_a_picture(tmp_path: Path) -> None:
 def test_the_cores_are_measured(tmp_path: Path) -> None:
     needs("torch")
     needs("tabulate")
-    done = run("benchmarks.fifteen_minutes", "--small", "--only", "allreduce_2", "--ranks", 2, "--out", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(run("benchmarks.fifteen_minutes", "--small", "--only", "allreduce_2", "--ranks", 2, "--out", tmp_path))
     result = json.loads((tmp_path / "results.json").read_text())["steps"]["allreduce_2"]["result"]
     rows = {row["work"]: row["contenders"] for row in result["rows"]}
     assert list(rows) == ["barrier", "4 B", "64 KiB"]

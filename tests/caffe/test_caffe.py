@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 STAND_IN = Path(__file__).parent / "stand_in"
 SOLVER = """
@@ -45,8 +45,7 @@ def start(ranks: int, *program: object, caffe: bool = True) -> subprocess.Comple
 
 
 def train(ranks: int, *arguments: object) -> None:
-    done = start(ranks, "-m", "perseus_like.caffe", "train", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(start(ranks, "-m", "perseus_like.caffe", "train", *arguments))
 
 
 def weights(path: str) -> list[Any]:
@@ -102,8 +101,7 @@ def test_every_rank_begins_and_ends_with_the_same_weights(tmp_path: Path) -> Non
     for rank in range(2):
         write_solver(Path(f"{rank}.prototxt"), more=f"seed: {rank}")
     Path("program.py").write_text(textwrap.dedent(PROGRAM))
-    done = start(2, "program.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(start(2, "program.py"))
     first, second = (json.loads(Path(f"report.{rank}").read_text()) for rank in range(2))
     assert first["begin"] == second["begin"]
     assert first["end"] == second["end"]
@@ -154,8 +152,7 @@ CALLS = "import sys, caffe; from perseus_like.caffe.__main__ import main; main(s
 
 def calls_of(*arguments: object) -> list[tuple[Any, ...]]:
     """Returns the calls of Caffe on one rank, without the solver's text."""
-    done = start(1, "-c", CALLS, "train", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(start(1, "-c", CALLS, "train", *arguments))
     return [call for call in ast.literal_eval(done.stdout) if call[0] != "solver"]
 
 
@@ -192,8 +189,7 @@ def test_solve_ends_as_in_caffe_on_rank_0(tmp_path: Path) -> None:
         print(solver.iter, ends, file=file)
     """
     Path("program.py").write_text(textwrap.dedent(program))
-    done = start(2, "program.py")
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(start(2, "program.py"))
     assert [Path(f"report.{rank}").read_text() for rank in range(2)] == ["3 [('final test', 3)]\n", "3 []\n"]
 
 
@@ -213,8 +209,7 @@ def test_a_signal_after_a_snapshot_takes_no_second_snapshot(tmp_path: Path) -> N
     solver.write_text(solver.read_text().replace("snapshot: 10", "snapshot: 2"))
     main = "main(arguments)\nprint([call for call in caffe.calls if call[0] == 'snapshot'])\n"
     Path("program.py").write_text(SIGNALLED.replace("sys.exit(main(arguments))\n", main))
-    done = start(2, "program.py", int(signal.SIGINT), "train", "--solver", solver)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(start(2, "program.py", int(signal.SIGINT), "train", "--solver", solver))
     assert "[('snapshot', 'run_iter_2.solverstate'), ('snapshot', 'run_iter_4.solverstate')]" in done.stdout
 
 
@@ -254,8 +249,7 @@ def test_a_signal_to_one_rank_takes_effect_on_all_ranks(
 ) -> None:
     solver = write_solver(tmp_path / "solver.prototxt", max_iter=8)
     Path("program.py").write_text(SIGNALLED)
-    done = start(2, "program.py", signum, "train", "--solver", solver, *switches)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(start(2, "program.py", signum, "train", "--solver", solver, *switches))
     assert sorted(Path().glob("run_iter_*")) == [Path(f"run_iter_{iteration}.solverstate") for iteration in snapshots]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.job import succeeded
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -96,8 +97,7 @@ def test_trainer_that_says_gloo(bin_of: Callable[[str], Path], run: Run) -> None
 def test_programs_that_name_gloo_have_the_same_weights(bin_of: Callable[[str], Path]) -> None:
     """DDP, the Trainer, accelerate, DeepSpeed, Lightning and Ray run over gloo and over this library."""
     command: list[str | Path] = [bin_of("clients") / "python", "-m", "benchmarks.clients", "--rounds", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False))
     assert len(re.findall(r"(?m)^\| .* \| [\d.]+ ms \| [\d.]+ ms \|", done.stdout)) == 6, done.stdout
 
 
@@ -226,6 +226,5 @@ def test_run_glue_unmodified(bin_of: Callable[[str], Path]) -> None:
     small = ["--size", "micro", "--samples", "64", "--rounds", "1", "--counts", "2"]
     python = str(bin_of("ccl") / "python")
     command = [python, "-m", "benchmarks.text_classification", "--script", os.environ["RUN_GLUE"], *small]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False))
     assert done.stdout.splitlines()[-1].startswith("| 2 | ")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.job import succeeded
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv-rapidformer" / "bin"
@@ -38,8 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, Path(__file__).parent / "programs" / "rapidformer_data.py", folder], check=True)
     for level in (["--split-sentences"], ["--append-eod"]):
         words = ["--input", "corpus.jsonl", "--output-prefix", "corpus", *TOKENIZER, *level]
-        done = run(folder, [BIN / "python", "-m", "rapidformer.preprocess", *words])
-        assert done.returncode == 0, done.stderr
+        succeeded(run(folder, [BIN / "python", "-m", "rapidformer.preprocess", *words]))
     return folder
 
 
@@ -71,8 +71,7 @@ def train(data: Path, tmp_path: Path) -> Train:
     def start(*options: Any, processes: int = 2, launcher: tuple[Any, ...] = (BIN / "rapidformer",)) -> dict[str, Any]:
         file = tmp_path / "result.json"
         file.unlink(missing_ok=True)
-        done = run(data, [*launcher, *options], processes, RAPIDFORMER_RESULT=str(file))
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
+        done = succeeded(run(data, [*launcher, *options], processes, RAPIDFORMER_RESULT=str(file)))
         found: dict[str, Any] = json.loads(file.read_text())
         return {**found, "output": done.stdout}
 
@@ -114,8 +113,7 @@ def plain_losses(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[f
     """The losses of one process without switches."""
     file = tmp_path_factory.mktemp("plain") / "result.json"
     command = [BIN / "rapidformer", *TEXTS, "--train-iters", "4", "--micro-batch-size", "8"]
-    done = run(data, command, 1, RAPIDFORMER_RESULT=str(file))
-    assert done.returncode == 0, done.stderr
+    succeeded(run(data, command, 1, RAPIDFORMER_RESULT=str(file)))
     found: list[float] = json.loads(file.read_text())["losses"]
     return found
 
@@ -276,8 +274,7 @@ def test_a_loop_of_a_users_own(data: Path) -> None:
     losses = []
     for switches in ([], ["--zero-1-memory-optimization"], ["--fsdp-memory-optimization"]):
         command = ["--user-script", EXAMPLES / "loop_bert_mrpc.py", *BERT, *TOKENIZER, *task, "--micro-batch-size", "4"]
-        done = run(data, [BIN / "rapidformer", *command, *switches])
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run(data, [BIN / "rapidformer", *command, *switches]))
         losses.append(
             [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("epoch ")]
         )
@@ -316,8 +313,7 @@ def test_bench_prints_a_table(data: Path) -> None:
 def test_the_benchmark_of_text_classification(tmp_path: Path) -> None:
     """All contenders have equal losses, which the benchmark itself checks."""
     command = [BIN / "python", "-m", "benchmarks.text_classification", "--quick", "--output", tmp_path]
-    done = run(ROOT, command)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(run(ROOT, command))
     found = json.loads((tmp_path / "text_classification.json").read_text())
     contenders = ["one process", "DDP over gloo", "DDP over perseus", "our DDP", "hvd.DistributedOptimizer"]
     assert list(found["rows"][0]["contenders"]) == contenders
@@ -332,8 +328,7 @@ def test_old_arguments_of_the_trainer(tmp_path: Path) -> None:
     new = ["--output_dir", "out", "--max_steps", "2", "--report_to", "none", "--save_strategy", "no"]
     old = ["--no_cuda", "True", "--xpu_backend", "ccl", "--overwrite_output_dir"]
     command = [BIN / "mpirun", "-np", "2", BIN / "python", "-m", "perseus_like.torch.run", script, *new, *old]
-    done = run(tmp_path, command, KMP_AFFINITY="compact")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run(tmp_path, command, KMP_AFFINITY="compact"))
     assert done.stdout.count("RESULT perseus of 2 steps 2 ") == 2
     notes = [line for line in done.stderr.splitlines() if line.startswith("perseus_like.torch.run: ")]
     assert [note.split()[1].rstrip(":") for note in notes] == [

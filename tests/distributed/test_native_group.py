@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import Start
+from tests.job import Start, succeeded
 
 from .test_worlds import FILES
 
@@ -44,10 +44,8 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"there is no compiler {compiler}")
     folder = tmp_path_factory.mktemp("extensions")
     assert build(["--check"], folder).returncode == 1
-    done = build([], folder)
-    assert done.returncode == 0, done.stdout
-    checked = build(["--check"], folder)
-    assert checked.returncode == 0, checked.stdout
+    succeeded(build([], folder))
+    checked = succeeded(build(["--check"], folder))
     assert "is used" in checked.stdout
     return folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import needs, run_to_end
+from tests.job import needs, run_to_end, succeeded
 
 from .job import LAUNCHER
 
@@ -26,7 +26,6 @@ def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
     script.write_text(discovery)
     script.chmod(0o755)
     command = [*LAUNCHER, *options.split()]
-    job = run_to_end(command, tmp_path)
-    assert job.returncode == 0, job.stderr
+    job = succeeded(run_to_end(command, tmp_path))
     for epoch in range(3):
         assert f"epoch {epoch} with 2 workers" in job.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 from .job import LAUNCHER, Start
 
@@ -104,8 +104,7 @@ def test_discovery_commands_as_of_horovod(case: str, launch: Launch, tmp_path: P
     file.write_text(text)
     file.chmod(0o755)
     given = command.format(folder=tmp_path)
-    job = launch("--min-np", "1", "--host-discovery-script", given, program="print('here')")
-    assert job.returncode == 0, job.stderr
+    job = succeeded(launch("--min-np", "1", "--host-discovery-script", given, program="print('here')"))
     assert job.stdout.count("here") == 2
 
 
@@ -122,14 +121,12 @@ def test_a_discovery_script_that_leaves_a_process(launch: Launch, tmp_path: Path
 
 def test_a_discovery_script_that_is_slow(launch: Launch, tmp_path: Path) -> None:
     given = script(tmp_path, "[ -e once ] || sleep 6; touch once; echo localhost:1")
-    job = launch("--min-np", "1", "--host-discovery-script", given, program="print('here')")
-    assert job.returncode == 0, job.stderr
+    job = succeeded(launch("--min-np", "1", "--host-discovery-script", given, program="print('here')"))
     assert "the host discovery script has been running for 5 s; it is ended after 60 s" in job.stderr
 
 
 def test_the_default_host(launch: Launch) -> None:
-    job = launch("--min-np", "2", program="print('here')")
-    assert job.returncode == 0, job.stderr
+    job = succeeded(launch("--min-np", "2", program="print('here')"))
     assert job.stdout.count("here") == 2
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -79,7 +79,6 @@ def test_block(block: Block, tmp_path: Path) -> None:
         pytest.importorskip("torch", minversion=block.torch)
     (tmp_path / "train.py").write_text(program.text)
     command = [*launcher, "train.py"] if block.language == "python" else ["bash", "-e", "-c", block.text]
-    done = run_to_end(command, tmp_path, joined=True)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(run_to_end(command, tmp_path, joined=True))
     if block is readme:
         assert sorted(re.findall(r"^rank (\d) of 2: loss \d", done.stdout, re.MULTILINE)) == ["0", "1"], done.stdout

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parent.parent.parent.resolve()
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "csrc/README.md", ROOT / "adapters/README.md"])
@@ -45,8 +45,7 @@ def test_claims_have_tests() -> None:
 
 def test_environment_page_is_up_to_date() -> None:
     generate = ROOT / "docs/generate_environment.py"
-    done = run_to_end([sys.executable, generate, "--check"])
-    assert done.returncode == 0, done.stderr
+    succeeded(run_to_end([sys.executable, generate, "--check"]))
 
 
 def named_in(page: Path) -> Iterator[Path]:

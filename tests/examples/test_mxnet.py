@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import python_of, run_to_end
+from tests.job import python_of, run_to_end, succeeded
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mxnet"
 Run = Callable[..., str]
@@ -24,8 +24,7 @@ def run() -> Run:
     def start(*command: str, launcher: tuple[str, ...] | None = None, **environment: str) -> str:
         words = launcher or (str(python), "-m", "perseus_like.launch", "--no-prefix", "-np", "2", str(python))
         path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-        done = run_to_end([*words, *command], None, True, PATH=path, **environment)
-        assert done.returncode == 0, done.stdout
+        done = succeeded(run_to_end([*words, *command], None, True, PATH=path, **environment))
         return done.stdout
 
     return start

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 Example = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).parents[2]
@@ -22,8 +22,7 @@ DIGITS = "pytorch/digits.py"
 
 @pytest.mark.slow
 def test_digits_learns(run_example: Example) -> None:
-    done = run_example(DIGITS)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_example(DIGITS))
     assert "2 ranks, test accuracy" in done.stdout.splitlines()[-1]
     assert accuracies(done.stdout)[-1] >= 97
 
@@ -39,8 +38,7 @@ def comparison(tmp_path: Path) -> str:
 def test_the_comparison_says_what_was_measured(tmp_path: Path, comparison: str) -> None:
     launcher = [sys.executable, "-m", "perseus_like.launch", "--no-prefix", "-np", 2, "-m", comparison]
     small = ["--epochs", 2, "--width", 8, "--target", 0]
-    done = run_to_end([*launcher, *small], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end([*launcher, *small], tmp_path))
     assert len(accuracies(done.stdout)) == 2
     accuracy, times, words = done.stdout.splitlines()[-3:]
     assert "2 ranks, test accuracy" in accuracy
@@ -76,8 +74,7 @@ def test_digits_fails_below_its_target(run_example: Example) -> None:
 
 @pytest.mark.slow
 def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
-    done = run_example(DIGITS, "--epochs", 1, "--target", 0)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_example(DIGITS, "--epochs", 1, "--target", 0))
     assert len(accuracies(done.stdout)) == 1
     # 2 ranks with 16 images per step each need 45 steps for 1440 images.
     assert done.stderr.count("| 0/45 [") == 1, done.stderr
@@ -87,8 +84,7 @@ def test_digits_shows_progress_on_rank_0_only(run_example: Example) -> None:
 def test_digits_resumed_gives_the_same_weights_as_without_interruption(run_example: Example, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight.pt", tmp_path / "resumed.pt"
     for epochs, path in ((3, straight), (1, resumed), (3, resumed)):
-        done = run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path))
     assert f"resuming from {resumed} after 1 epochs" in done.stdout
     assert len(accuracies(done.stdout)) == 2
     one, other = (torch.load(path, weights_only=True) for path in (straight, resumed))
@@ -102,8 +98,7 @@ def test_digits_resumed_gives_the_same_weights_as_without_interruption(run_examp
 def test_digits_resumes_on_another_number_of_ranks(run_example: Example, tmp_path: Path) -> None:
     path = tmp_path / "digits.pt"
     for ranks, epochs in ((1, 1), (3, 2)):
-        done = run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path, ranks=ranks)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run_example(DIGITS, "--epochs", epochs, "--target", 0, "--checkpoint", path, ranks=ranks))
     assert "after 1 epochs" in done.stdout
 
 
@@ -112,8 +107,7 @@ def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_pa
     single = ["--world-size", 1, "--rank", 0, "--dist-url", "tcp://127.0.0.1:88", "--dist-backend", "nccl"]
     for epochs in (1, 2):
         short = ["--images", 256, "--epochs", epochs, "--resume", tmp_path / "checkpoint.pt", "--target", 90]
-        done = run_example("pytorch/imagenet_perseus.py", *single, *short)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = succeeded(run_example("pytorch/imagenet_perseus.py", *single, *short))
         assert f"Epoch [{epochs}] Acc@1" in done.stdout
         assert "on 2 ranks" in done.stdout
     assert "Epoch [1]" not in done.stdout
@@ -121,8 +115,7 @@ def test_imagenet_with_the_arguments_of_one_process(run_example: Example, tmp_pa
 
 @pytest.mark.slow
 def test_character_model_learns(run_example: Example) -> None:
-    done = run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_example("pytorch/character_model.py", "--steps", 60, "--compression", "bf16"))
     bits = [float(found) for found in re.findall(r"step \d+: ([\d.]+) bits per character", done.stdout)]
     assert len(bits) == 2
     assert bits[1] < bits[0] < 5  # guessing among 96 symbols takes 6.6 bits
@@ -133,8 +126,7 @@ def test_character_model_learns(run_example: Example) -> None:
 def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) -> None:
     short = ["--batch-size", 2, "--image-size", 32, "--batches-per-iteration", 1, "--iterations", 2]
     for model in ("resnet", "mlp"):
-        done = run_example("pytorch/synthetic_benchmark.py", "--model", model, *short)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = succeeded(run_example("pytorch/synthetic_benchmark.py", "--model", model, *short))
         assert done.stdout.count("Iter #") == 2
         each = re.search(r"Img/sec per CPU: ([\d.]+)", done.stdout)
         total = re.search(r"Total img/sec on 2 CPU\(s\): ([\d.]+)", done.stdout)
@@ -181,16 +173,14 @@ def test_resnet_with_other_options(options: list[object], run_example: Example) 
 def test_resnet_resumes(run_example: Example, tmp_path: Path) -> None:
     for epochs in (1, 2):
         more = ["--batch-size", 16, "--epochs", epochs, "--checkpoints", tmp_path]
-        done = run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, *more)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = succeeded(run_example("pytorch/imagenet_resnet.py", *SMALL_RESNET, *more))
         assert re.findall(r"epoch (\d+)", done.stdout) == [str(epochs)]
     assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
 
 @pytest.mark.slow
 def test_teams_on_process_sets_vote(run_example: Example) -> None:
-    done = run_example("pytorch/process_sets.py", "--epochs", 4, ranks=3)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_example("pytorch/process_sets.py", "--epochs", 4, ranks=3))
     assert "team 0, ranks [0]" in done.stdout
     assert "team 1, ranks [1, 2]" in done.stdout
     assert "3 ranks in 2 teams, the vote: 9" in done.stdout
@@ -208,8 +198,7 @@ def test_divided_models_train_as_one_process(run_example: Example, example: str,
     losses = []
     for number in (1, ranks):
         # The batch of 36 images is divisible by all of these numbers of ranks.
-        done = run_example(example, "--epochs", 3, "--batch-size", 36, "--target", 0, ranks=number)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = succeeded(run_example(example, "--epochs", 3, "--batch-size", 36, "--target", 0, ranks=number))
         losses.append(losses_of(done.stdout))
     assert line in done.stdout
     assert losses[0][-1] < losses[0][0]
@@ -233,8 +222,7 @@ def test_torchs_own_data_parallelism_over_the_backend(run_example: Example) -> N
 
 @pytest.mark.slow
 def test_gan_learns_to_draw_points_near_the_real_ones(run_example: Example) -> None:
-    done = run_example("pytorch/gan.py", "--steps", 750)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_example("pytorch/gan.py", "--steps", 750))
     shares = [int(share) for share in re.findall(r"(\d+)% of the points", done.stdout)]
     assert len(shares) == 3
     assert shares[0] < shares[-1]

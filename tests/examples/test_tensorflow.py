@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, succeeded
 
 needs("tensorflow")
 
@@ -30,8 +30,7 @@ def test_a_custom_training_loop_learns(run_example: Example) -> None:
 
 @pytest.mark.slow
 def test_a_monitored_session_learns_and_resumes(run_example: Example, tmp_path: Path) -> None:
-    short = run_example("tensorflow/digits_session.py", "--steps", 100, "--target", 0, "--checkpoints", tmp_path)
-    assert short.returncode == 0, short.stderr
+    succeeded(run_example("tensorflow/digits_session.py", "--steps", 100, "--target", 0, "--checkpoints", tmp_path))
     assert accuracy_of(run_example("tensorflow/digits_session.py", "--checkpoints", tmp_path)) >= 93
     assert (tmp_path / "checkpoint").exists()
 
@@ -39,8 +38,7 @@ def test_a_monitored_session_learns_and_resumes(run_example: Example, tmp_path: 
 @pytest.mark.slow
 def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) -> None:
     short = ["--channels", 4, "--batch-size", 2, "--image-size", 32, "--batches-per-iteration", 1, "--iterations", 2]
-    done = run_example("tensorflow/synthetic_benchmark.py", *short, "--compression", "bf16")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_example("tensorflow/synthetic_benchmark.py", *short, "--compression", "bf16"))
     assert done.stdout.count("Iter #") == 2
     each = re.search(r"Img/sec per CPU: ([\d.]+)", done.stdout)
     total = re.search(r"Total img/sec on 2 CPU\(s\): ([\d.]+)", done.stdout)

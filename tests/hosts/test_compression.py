@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, succeeded
 
 from .conftest import OnHosts, ReportsOf, TestBeds
 
@@ -57,8 +57,7 @@ def test_training(
     test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, kind: str, share: tuple[float, float]
 ) -> None:
     needs("torch")
-    world = on_hosts(test_beds(2), TRAINING, [2, 1], KIND=kind)
-    assert world.returncode == 0, world.stdout + world.stderr
+    succeeded(on_hosts(test_beds(2), TRAINING, [2, 1], KIND=kind))
     first, last, sent = map(float, reports_of(0)[0].split())
     assert last < 0.93 * first
     # `sent` is the part of the gradients' bytes that this host sends in a step.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import python_of, run_to_end
+from tests.job import python_of, run_to_end, succeeded
 
 from .conftest import TestBeds
 
@@ -51,6 +51,5 @@ def test_batch_normalization_over_the_ranks_of_a_host(test_beds: TestBeds, tmp_p
     program.write_text(PROGRAM)
     test_bed = test_beds(2)
     line = test_bed.perseusrun(dict(zip(test_bed.hosts, [2, 2], strict=True)))
-    done = run_to_end([*line, python, program], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end([*line, python, program], tmp_path))
     assert [done.stdout.count(f"results are right on host {host}") for host in range(2)] == [2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import OnHosts, ReportsOf, TestBeds
+from tests.job import succeeded
 
 PROGRAM = """
 hvd.init()
@@ -54,8 +55,7 @@ def test_bytes_between_hosts(
     small_error: tuple[float, float],
     sent: float,
 ) -> None:
-    world = on_hosts(test_beds(2), PROGRAM, [2, 2], **settings)
-    assert world.returncode == 0, world.stdout + world.stderr
+    succeeded(on_hosts(test_beds(2), PROGRAM, [2, 2], **settings))
     inside, rest = reports_of(0)
     assert inside == "True"  # the result within a host is exact
     large, small, count = map(float, rest.split())
@@ -95,8 +95,7 @@ FIRST = "allreduce 't2': element 17 of rank 1 is a NaN or an infinity"
     "level", [pytest.param("0", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.slow), "2"]
 )
 def test_values_that_are_not_finite(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf, level: str) -> None:
-    world = on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level)
-    assert world.returncode == 0, world.stdout + world.stderr
+    world = succeeded(on_hosts(test_beds(2), NOT_FINITE, [2, 1], PERSEUS_ALLREDUCE_NANCHECK=level))
     assert world.stderr.count(FIRST) == (1 if level == "1" else 0), world.stderr
     errors = reports_of(0)
     assert errors == reports_of(1) == reports_of(2)

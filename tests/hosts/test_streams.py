@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import OnHosts, ReportsOf, TestBeds
+from tests.job import succeeded
 
 PROGRAM = """
 import hashlib
@@ -42,8 +43,7 @@ def test_more_streams_are_more_connections_and_the_same_bits(
     test_bed = test_beds(2)
     connections, digests = [], []
     for streams in ("1", "4"):
-        world = on_hosts(test_bed, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
-        assert world.returncode == 0, world.stdout + world.stderr
+        succeeded(on_hosts(test_bed, PROGRAM, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams))
         count, digest, description = reports_of(0)
         assert ("4 streams" in description) == (streams == "4")
         connections.append(int(count))
@@ -68,8 +68,7 @@ def test_streams_cost_little_memory(
     test_bed = test_beds(2)
     kibibytes = []
     for streams in ("1", "4"):
-        world = on_hosts(test_bed, MEMORY, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams)
-        assert world.returncode == 0, world.stdout + world.stderr
+        succeeded(on_hosts(test_bed, MEMORY, [1, 1], PERSEUS_ALLREDUCE_STREAMS=streams))
         kibibytes.append(int(reports_of(0)[0]))
         (tmp_path / "rank0.txt").unlink()
     assert kibibytes[1] < kibibytes[0] + (40 << 10)
@@ -79,8 +78,7 @@ def test_streams_cost_little_memory(
 @pytest.mark.parametrize("transport", ["--mpi"], indirect=True)
 def test_a_single_stream_is_reported_once(test_beds: TestBeds, on_hosts: OnHosts, reports_of: ReportsOf) -> None:
     other = {"MPIR_CVAR_CH4_NUM_VCIS": "1", "PERSEUS_ALLREDUCE_STREAMS": "3"}
-    world = on_hosts(test_beds(2), PROGRAM, [1, 1], **other)
-    assert world.returncode == 0, world.stdout + world.stderr
+    world = succeeded(on_hosts(test_beds(2), PROGRAM, [1, 1], **other))
     warning = "using one stream between hosts instead of 3: MPIR_CVAR_CH4_NUM_VCIS is 1"
     assert world.stderr.count(warning) == 1, world.stderr
     assert "streams" not in reports_of(0)[2]
@@ -93,8 +91,7 @@ def test_hosts_with_different_numbers_of_streams_use_one_number(
     other = """
     os.environ["PERSEUS_ALLREDUCE_STREAMS"] = "4" if os.uname().nodename == "h1" else "2"
     """
-    world = on_hosts(test_beds(2), textwrap.dedent(other) + PROGRAM, [1, 1])
-    assert world.returncode == 0, world.stdout + world.stderr
+    world = succeeded(on_hosts(test_beds(2), textwrap.dedent(other) + PROGRAM, [1, 1]))
     descriptions = [reports_of(rank)[2] for rank in range(2)]
     # MPI starts with the number of each host, so only the smallest is everywhere.
     expected = "4 streams" if "ucx (" in descriptions[0] else "2 streams"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .conftest import Perseusrun
+from tests.job import succeeded
 
 
 def fake_distribution(folder: Path, name: str, version: str) -> None:
@@ -23,8 +24,7 @@ def test_frameworks_are_found_and_not_imported(perseusrun: Perseusrun, tmp_path:
     site.mkdir()
     fake_distribution(site, "mxnet", "9.8.7")
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    result = perseusrun("--check-build", env={**os.environ, "PYTHONPATH": path})
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("--check-build", env={**os.environ, "PYTHONPATH": path}))
     (line,) = (line for line in result.stdout.splitlines() if "MXNet" in line)
     assert "[X]" in line
     assert "9.8.7" in line
@@ -32,8 +32,7 @@ def test_frameworks_are_found_and_not_imported(perseusrun: Perseusrun, tmp_path:
 
 
 def test_check_build_prints_all_rows(perseusrun: Perseusrun) -> None:
-    result = perseusrun("-cb")
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("-cb"))
     for what in (
         "PyTorch",
         "TensorFlow",

@@ -16,7 +16,7 @@ from perseus_like.launch.command_line import explain
 from perseus_like.launch.command_line.options import parse_options
 from perseus_like.launch.command_line.settings import GROUPS
 from perseus_like.launch.start_errors import LaunchError
-from tests.job import needs
+from tests.job import needs, succeeded
 
 from .conftest import Perseusrun
 
@@ -33,8 +33,7 @@ def test_arguments_with_special_characters_reach_the_ranks(perseusrun: Perseusru
     import json
 
     program = "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))"
-    result = perseusrun("-np", "2", sys.executable, "-c", program, *NASTY)
-    assert result.returncode == 0
+    result = succeeded(perseusrun("-np", "2", sys.executable, "-c", program, *NASTY))
     assert [json.loads(line.split(":", 1)[1]) for line in result.stdout.splitlines()] == [NASTY, NASTY]
 
 
@@ -230,8 +229,7 @@ def test_hosts_in_a_config_file(
 
 
 def test_dry_run_starts_nothing_and_can_be_pasted(perseusrun: Perseusrun, tmp_path: Path) -> None:
-    result = perseusrun("-np", "2", "--dry-run", "touch", "a file", "it's")
-    assert result.returncode == 0
+    result = succeeded(perseusrun("-np", "2", "--dry-run", "touch", "a file", "it's"))
     assert list(tmp_path.iterdir()) == []
     lines = [shlex.split(line) for line in result.stdout.splitlines()]
     for rank, words in enumerate(lines):
@@ -311,8 +309,7 @@ def test_mpiruns_binding() -> None:
 
 def test_explain_finds_the_section_of_an_error(perseusrun: Perseusrun) -> None:
     error = "broadcast 'w': rank 0 has float32[3], rank 1 has float64[3]; dtype and shape must be the same on all ranks"
-    done = perseusrun("--explain", error)
-    assert done.returncode == 0
+    done = succeeded(perseusrun("--explain", error))
     assert done.stdout.startswith("`…; dtype and shape must be the same on all ranks`")
     assert "The ranks built different models" in " ".join(done.stdout.split())
     missing = perseusrun("--explain", "frobnicate")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from perseus_like.launch.output import Channel, Sink, Style
 from perseus_like.launch.output.repeats import Repeats
 from perseus_like.launch.processes.first_failure import RankEvidence
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, succeeded
 
 from .conftest import Launched, Perseusrun, Script
 
@@ -50,8 +50,7 @@ def test_lines_are_never_torn(perseusrun: Perseusrun, script: Script) -> None:
             for piece in (f"{number} ", chr(ord("a") + rank) * length, "\\n"):
                 os.write(1, piece.encode())
     """)
-    result = perseusrun("-np", "4", sys.executable, program)
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("-np", "4", sys.executable, program))
     seen = collections.defaultdict(list)
     for line in result.stdout.splitlines():
         match = re.fullmatch(r"\[(\d)\]<stdout>:(\d+) (.*)", line)
@@ -91,8 +90,7 @@ def test_a_full_disk_does_not_end_a_job(
 ) -> None:
     program = script('for _ in range(100 - 90 * rank): print("out", rank)')
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (300, 300))
-    result = perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program, preexec_fn=limit)
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("-np", "2", "--output-filename", "logs", sys.executable, program, preexec_fn=limit))
     assert result.stdout.count("\n") == 110
     assert "cannot write more to 'logs/rank.0/stdout': File too large; the job continues" in result.stderr
     assert result.stderr.count("cannot write more") == 1
@@ -124,8 +122,7 @@ def test_an_output_file_that_is_a_link_is_not_followed(perseusrun: Perseusrun, t
 
 def test_files_per_rank(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
     program = script('print("out", rank); print("err", rank, file=sys.stderr)')
-    result = perseusrun("-np", "11", "--output-filename", "logs/deep", sys.executable, program)
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("-np", "11", "--output-filename", "logs/deep", sys.executable, program))
     assert result.stdout.count("\n") == 11
     for rank in range(11):
         folder = tmp_path / "logs" / "deep" / f"rank.{rank:02}"

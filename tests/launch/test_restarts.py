@@ -6,7 +6,7 @@ import re
 import signal
 from pathlib import Path
 
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, succeeded
 
 from .conftest import Launched, LinesOf, Perseusrun, Script
 
@@ -24,8 +24,7 @@ if attempt < "2":
 
 
 def test_all_ranks_are_started_again(perseusrun: Perseusrun, script: Script, tmp_path: Path) -> None:
-    result = perseusrun("-np", "2", "--max-restarts", "3", "--output-filename", "logs", script(PROGRAM))
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("-np", "2", "--max-restarts", "3", "--output-filename", "logs", script(PROGRAM)))
     assert AGAIN.findall(result.stderr) == ["1 of 3", "2 of 3"]
     assert result.stderr.count("first failure: rank 1") == 2
     for rank in range(2):

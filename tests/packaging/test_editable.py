@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -56,8 +56,7 @@ def test_programs_use_the_sources(editable: Path, tmp_path: Path) -> None:
     for folder, ranks in ((ROOT, 1), (tmp_path, 1), (ROOT, 2)):
         launcher = ["-m", "perseus_like", "-np", "2", str(editable)] if ranks > 1 else []
         command = [str(editable), *launcher, "-c", PROGRAM]
-        ended = run_to_end(command, folder)
-        assert ended.returncode == 0, ended.stderr
+        ended = succeeded(run_to_end(command, folder))
         lines = ended.stdout.splitlines()
         assert len(lines) == ranks
         for line in lines:

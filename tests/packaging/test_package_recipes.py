@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
@@ -29,8 +29,7 @@ def tool(name: str) -> Path:
 
 
 def passes(*command: str | Path) -> str:
-    done = run_to_end(command)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end(command))
     return done.stdout
 
 

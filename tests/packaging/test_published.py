@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"user.name": "A", "user.email": "a@example.org", "tag.gpgsign": "false", "commit.gpgsign": "false"}
@@ -21,8 +21,7 @@ NO_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not inst
 
 
 def output(*command: str | Path, folder: Path) -> str:
-    done = run_to_end(command, folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end(command, folder))
     return done.stdout
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS, needs, run_to_end, wait_until
+from tests.job import LIMIT_SECONDS, needs, run_to_end, succeeded, wait_until
 
 from .conftest import AsOtherUser
 
@@ -56,8 +56,7 @@ def test_the_store_is_a_file_that_only_this_user_can_read(launcher: str, tmp_pat
     line = LAUNCHERS[launcher]
     if shutil.which(line[0]) is None:
         pytest.skip(f"no {launcher} beside this Python")
-    done = run_to_end([*line, sys.executable, "-c", PROGRAM], tmp_path, TMPDIR=str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end([*line, sys.executable, "-c", PROGRAM], tmp_path, TMPDIR=str(tmp_path)))
     lines = [text.split(" /")[0] for text in done.stdout.splitlines()]
     assert sorted(lines) == 2 * ["gloo 2.0 0o700 []"] + 4 * ["perseus 2.0 0o700 []"]
     folders = {text.split(" ")[-1] for text in done.stdout.splitlines()}

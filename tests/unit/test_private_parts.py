@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.compat_probes import Changed, changed, expect
-from tests.job import python_of, run_to_end
+from tests.job import python_of, run_to_end, succeeded
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 WORDS = ("Relies on:", "Tried with:", "Notices:", "Lost then:")
@@ -41,8 +41,7 @@ def test_the_private_parts_are_as_expected(framework: str, release: str | None) 
     if release is None and importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     python = sys.executable if release is None else python_of(release)
-    done = run_to_end([python, "-c", RUN, f"perseus_like.{framework}.compat"])
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end([python, "-c", RUN, f"perseus_like.{framework}.compat"]))
     count = len(documented(framework))
     assert f": {count} of {count} private parts are as expected" in done.stdout
 

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 SETTINGS = [
     "PERSEUS_FUSION_THRESHOLD",
@@ -39,8 +39,7 @@ hvd.init()
 
 
 def test_impossible_numbers_are_refused() -> None:
-    ended = run_to_end([sys.executable, "-c", PROGRAM, *SETTINGS])
-    assert ended.returncode == 0, ended.stderr
+    succeeded(run_to_end([sys.executable, "-c", PROGRAM, *SETTINGS]))
 
 
 def test_an_unknown_log_level_is_refused() -> None:
@@ -59,8 +58,7 @@ for level in ("", "WARNING", "fatal"):
     hvd.init()
     hvd.shutdown()
 """
-    ended = run_to_end([sys.executable, "-c", program])
-    assert ended.returncode == 0, ended.stderr
+    succeeded(run_to_end([sys.executable, "-c", program]))
 
 
 def test_the_error_has_the_variables_name_that_the_user_set() -> None:

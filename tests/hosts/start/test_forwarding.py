@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.job import run_to_end
+from tests.job import run_to_end, succeeded
 
 from ..conftest import TestBeds
 
@@ -32,8 +32,7 @@ def test_only_requested_variables_are_forwarded(test_beds: TestBeds, tmp_path: P
     bound_to_h1: dict[str, Any] = dict.fromkeys(("HOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SLURM_JOB_ID"), "of h1")
     options = ["--mpi", "--remote-shell", str(shell), "-x", "SECRET=hush"]
     command = [*test_bed.perseusrun({"h1": 1, "h2": 1}, *options), sys.executable, program]
-    done = run_to_end(command, tmp_path, MINE="mine", **bound_to_h1)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = succeeded(run_to_end(command, tmp_path, MINE="mine", **bound_to_h1))
     provider = os.environ.get("FI_PROVIDER", "tcp")
     assert sorted(done.stdout.splitlines()) == [
         f"[0]<stdout>:h1 {[*['of h1'] * 4, 'mine', 'hush', provider]}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import needs, python_of, run_to_end
+from tests.job import needs, python_of, run_to_end, succeeded
 
 from ..conftest import TestBeds, with_pmi
 from ..slurm_cluster import Run
@@ -47,8 +47,7 @@ def check(output: str) -> None:
 
 @pytest.mark.parametrize("pmi", ["none", "pmi2"])
 def test_srun_of_one_torchrun_on_each_host(pmi: str, slurm: Run, train: str) -> None:
-    done = slurm("srun", with_pmi(slurm, pmi), *ON_EACH_HOST, *TORCHRUN, train)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(slurm("srun", with_pmi(slurm, pmi), *ON_EACH_HOST, *TORCHRUN, train))
     check(done.stdout)
 
 
@@ -75,8 +74,7 @@ def test_mpirun_of_one_torchrun_on_each_host(
     options = MPIRUNS[mpi].replace("SHELL", test_bed.remote_shell).split()
     line = test_bed.command("h1", [str(folder / "mpirun"), *options, "-np", "2", *TORCHRUN, train], tmp_path)
     path = f"{folder}:{os.environ['PATH']}"  # Intel's mpirun looks for its other programs there
-    done = run_to_end(line, joined=True, I_MPI_PIN="0", PATH=path)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(run_to_end(line, joined=True, I_MPI_PIN="0", PATH=path))
     check(done.stdout)
 
 
@@ -113,16 +111,14 @@ def test_deepspeed_in_an_allocation(start: str, slurm: Run, train: str, tmp_path
     (tmp_path / "hosts").write_text("h1 slots=1\nh2 slots=1\n")
     shell, options = DEEPSPEED[start]
     line = f"exec {python_of('clients')} -m deepspeed.launcher.runner {options} {train}"
-    done = slurm(*shell.split(), "sh", "-c", line, DS_ACCELERATOR="cpu")
-    assert done.returncode == 0, done.stdout
+    done = succeeded(slurm(*shell.split(), "sh", "-c", line, DS_ACCELERATOR="cpu"))
     check(done.stdout)
 
 
 def test_lightning_under_srun(slurm: Run) -> None:
     """Lightning's SLURMEnvironment takes ranks and address from Slurm's variables."""
     program = [str(python_of("clients")), str(PROGRAMS / "lightning_ddp.py")]
-    done = slurm("srun", "--mpi=none", "-N", "1", "--ntasks-per-node", "2", *program)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(slurm("srun", "--mpi=none", "-N", "1", "--ntasks-per-node", "2", *program))
     results = re.findall(r"RESULT (perseus of 2 sum [\d.]+)", done.stdout)
     assert len(results) == 2, done.stdout
     assert len(set(results)) == 1, done.stdout

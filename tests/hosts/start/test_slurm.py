@@ -11,6 +11,7 @@ import pytest
 
 from ..conftest import with_pmi
 from ..slurm_cluster import Run
+from tests.job import succeeded
 
 pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
 
@@ -70,8 +71,7 @@ def test_srun_without_a_pmi_on_two_hosts(slurm: Run, has_secret: bool, tmp_path:
     (tmp_path / "secret").write_text("of these tests")
     secret = {"PERSEUS_SECRET_FILE": str(tmp_path / "secret")} if has_secret else {}
     line = ["srun", "--mpi=none", "-N", "2", "--ntasks-per-node", "2", sys.executable, "-c", PROGRAM]
-    done = slurm(*line, ENGINE="ucx (", **secret)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(slurm(*line, ENGINE="ucx (", **secret))
     lines = sorted(re.findall(r"rank \d of .*", done.stdout))
     assert lines == [f"rank {rank} of 4, {rank % 2} of 2, {rank // 2} of 2: {{6.0}}" for rank in range(4)], done.stdout
     assert done.stdout.count("without a secret") == (0 if has_secret else 1), done.stdout
@@ -116,6 +116,5 @@ def test_perseusrun_in_an_allocation(slurm: Run, transport: str) -> None:
     """perseusrun takes hosts and ranks from the allocation, and starts the ranks without ssh."""
     engine = "mpi (" if transport == "--mpi" else "ucx ("
     launch = [sys.executable, "-m", "perseus_like.launch", transport, "--no-prefix", sys.executable, "-c", PROGRAM]
-    done = slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch, ENGINE=engine)
-    assert done.returncode == 0, done.stdout
+    done = succeeded(slurm("salloc", "-N", "2", "--ntasks-per-node", "2", *launch, ENGINE=engine))
     assert len(re.findall(r"rank \d of 4, \d of 2, \d of 2: \{6\.0\}", done.stdout)) == 4, done.stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import needs
+from tests.job import needs, succeeded
 
 from ..conftest import OnHosts, TestBeds
 
@@ -104,8 +104,7 @@ PROGRAM = """
 @pytest.mark.parametrize("ranks", [[1, 1], [2, 2]], ids=str)
 def test_messages_and_errors(test_beds: TestBeds, on_hosts: OnHosts, tmp_path: Path, ranks: list[int]) -> None:
     test_bed = test_beds(2)
-    done = on_hosts(test_bed, PROGRAM, ranks)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded(on_hosts(test_bed, PROGRAM, ranks))
     size = sum(ranks)
     for rank in range(size):
         lines = (tmp_path / f"rank{rank}.txt").read_text().splitlines()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from perseus_like.launch.mpi import rank_main
 from perseus_like.launch.mpi.demultiplex import hydra_output, open_mpi_output
 from perseus_like.launch.mpi.family import Family, recognise
-from tests.job import LIMIT_SECONDS
+from tests.job import LIMIT_SECONDS, succeeded
 
 from ..conftest import Ends, Launched, LinesOf, Perseusrun
 
@@ -68,8 +68,7 @@ def mpirun(tmp_path: Path) -> Mpirun:
 
 def dry_run(perseusrun: Perseusrun, *args: str, env: dict[str, str] | None = None) -> tuple[dict[str, str], list[str]]:
     """Returns the variables and the words of the mpirun command line."""
-    result = perseusrun("--dry-run", *args, env=env)
-    assert result.returncode == 0, result.stderr
+    result = succeeded(perseusrun("--dry-run", *args, env=env))
     words = shlex.split(result.stdout)
     assert result.stdout == shlex.join(words) + "\n"
     variables: dict[str, str] = {}
