@@ -94,9 +94,14 @@ Value = TypeVar("Value")
 
 
 def run_to_end(
-    command: Sequence[object], folder: Path | None = None, joined: bool = False, **variables: str
+    command: Sequence[object],
+    folder: Path | None = None,
+    joined: bool = False,
+    *,
+    inherited: Any = None,  # a mapping; with its type, no caller could pass variables as `**dict[str, str]`
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, with these environment variables beside the test's own.
+    """Runs a command to its end, with these environment variables beside the test's own, or beside `inherited`.
 
     Each rank has one thread. With `joined`, stdout also contains what the command writes to stderr. If a command takes
     longer than LIMIT_SECONDS, the test fails and shows the command's output.
@@ -105,7 +110,7 @@ def run_to_end(
         return subprocess.run(
             [str(word) for word in command],
             cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            env={**(os.environ if inherited is None else inherited), "OMP_NUM_THREADS": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if joined else subprocess.PIPE,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.job import succeeded
+
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -37,18 +37,8 @@ def run(tmp_path: Path) -> Run:
     def start(*command: object, **variables: str) -> list[str]:
         foreign = ("PERSEUS", "PYTHONPATH")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            list(map(str, command)),
-            cwd=tmp_path,
-            env={**environment, "RAY_USAGE_STATS_ENABLED": "0", **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        done = succeeded(run_to_end(command, tmp_path, inherited=environment | variables))
         # Some launchers join lines of two ranks.
         return re.findall(r"RESULT (.+?)(?=RESULT|$)", done.stdout, re.MULTILINE)
 
@@ -97,7 +87,7 @@ def test_trainer_that_says_gloo(bin_of: Callable[[str], Path], run: Run) -> None
 def test_programs_that_name_gloo_have_the_same_weights(bin_of: Callable[[str], Path]) -> None:
     """DDP, the Trainer, accelerate, DeepSpeed, Lightning and Ray run over gloo and over this library."""
     command: list[str | Path] = [bin_of("clients") / "python", "-m", "benchmarks.clients", "--rounds", "1"]
-    done = succeeded(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False))
+    done = succeeded(run_to_end(command, ROOT))
     assert len(re.findall(r"(?m)^\| .* \| [\d.]+ ms \| [\d.]+ ms \|", done.stdout)) == 6, done.stdout
 
 
@@ -226,5 +216,5 @@ def test_run_glue_unmodified(bin_of: Callable[[str], Path]) -> None:
     small = ["--size", "micro", "--samples", "64", "--rounds", "1", "--counts", "2"]
     python = str(bin_of("ccl") / "python")
     command = [python, "-m", "benchmarks.text_classification", "--script", os.environ["RUN_GLUE"], *small]
-    done = succeeded(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False))
+    done = succeeded(run_to_end(command, ROOT))
     assert done.stdout.splitlines()[-1].startswith("| 2 | ")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.job import succeeded
+
+from tests.job import run_to_end, succeeded
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv-rapidformer" / "bin"
@@ -47,21 +48,13 @@ def variables(processes: int) -> Environment:
     foreign = ("PERSEUS", "PYTHONPATH", "RAPIDFORMER", "NNODES", "NODE_RANK", "MASTER", "HF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     devices = ",".join(map(str, range(processes)))
-    made = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": devices, "HF_HUB_OFFLINE": "1"}
+    made = {"CUDA_VISIBLE_DEVICES": devices, "HF_HUB_OFFLINE": "1"}
     return {**kept, **made, "PATH": f"{BIN}{os.pathsep}{kept['PATH']}"}
 
 
 def run(folder: Path, command: list[Any], processes: int = 2, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(map(str, command)),
-        cwd=folder,
-        env={**variables(processes), "HF_MODULES_CACHE": str(folder / "modules"), **more},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
+    modules = {"HF_MODULES_CACHE": str(folder / "modules")}
+    return run_to_end(command, folder, inherited=variables(processes) | modules | more)
 
 
 @pytest.fixture

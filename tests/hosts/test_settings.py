@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import OnHosts, ReportsOf, TestBeds
 from tests.job import succeeded
+
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 PROGRAM = """
 hvd.init()

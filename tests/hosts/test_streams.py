@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import OnHosts, ReportsOf, TestBeds
 from tests.job import succeeded
+
+from .conftest import OnHosts, ReportsOf, TestBeds
 
 PROGRAM = """
 import hashlib

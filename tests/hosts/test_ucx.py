@@ -181,20 +181,8 @@ def test_another_version_of_ucx_is_named_on_all(test_beds: TestBeds, tmp_path: P
     other = tmp_path / "libucp.so.0"
     source = tmp_path / "version.c"
     source.write_text("void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1; *b = 99; *c = 0; }\n")
-    subprocess.run(
-        [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-o",
-            other,
-            source,
-            "-Wl,--no-as-needed",
-            UCX_LIBRARY,
-            f"-Wl,-rpath,{UCX_LIBRARY.parent}",
-        ],
-        check=True,
-    )
+    libraries = ["-Wl,--no-as-needed", str(UCX_LIBRARY), f"-Wl,-rpath,{UCX_LIBRARY.parent}"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", other, source, *libraries], check=True)
     ranks = start(test_beds(2), LOOP, tmp_path, 1, {1: str(other)})
     outputs = outputs_of(ranks)
     assert [rank.returncode for rank in ranks] == [1, 1], outputs

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from .conftest import Perseusrun
 from tests.job import succeeded
+
+from .conftest import Perseusrun
 
 
 def fake_distribution(folder: Path, name: str, version: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end, succeeded
 
 pytestmark = pytest.mark.packaging
 
@@ -43,17 +43,8 @@ def needed(library: Path) -> set[str]:
 def test_one_wheel_runs_under_every_mpi(mpi: str, environment_with: Callable[[str], Path], tmp_path: Path) -> None:
     folder = environment_with(mpi)
     options, extra = DIALECTS[mpi]
-    done = subprocess.run(
-        [folder / "bin" / "mpirun", *options, "-np", "2", folder / "bin" / "python", HERE / "world.py"],
-        env=clean_environment(folder) | extra,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    line = [folder / "bin" / "mpirun", *options, "-np", "2", folder / "bin" / "python", HERE / "world.py"]
+    done = succeeded(run_to_end(line, tmp_path, inherited=clean_environment(folder) | extra))
     # Intel's mpirun may join lines that two ranks write at the same moment.
     for rank in (0, 1):
         assert f"rank {rank} of 2 agrees" in done.stdout

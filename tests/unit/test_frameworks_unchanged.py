@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
 from perseus_like_autoload import LAUNCHER_VARIABLES, sglang_plugin, vllm_platform
 
-from tests.job import LIMIT_SECONDS, needs
+from tests.job import needs, run_to_end, succeeded
 
 # Prints the attributes that differ between two moments, of each module and each class of a framework. The entries of a
 # dictionary count as attributes.
@@ -43,15 +42,9 @@ def report(before, after):
 def changes(text: str, **environment: str) -> list[str]:
     """Runs a program that calls `report`. Returns the names of the attributes that changed."""
     outer = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARE + textwrap.dedent(text)],
-        env={**outer, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    line = [sys.executable, "-c", COMPARE + textwrap.dedent(text)]
+    done = succeeded(run_to_end(line, inherited=outer | variables))
     return done.stdout.split("\n")[:-1]
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 
 import pytest
 
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end, succeeded
 
 # Prints the page faults of each round, which allocates and frees three blocks of 2048 pages.
 PROGRAM = """
@@ -31,14 +30,8 @@ for _ in range(5):
 
 def faults(**variables: str) -> list[int]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**environment, "NUMPY_MADVISE_HUGEPAGE": "0", **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=LIMIT_SECONDS,
-    )
+    variables["NUMPY_MADVISE_HUGEPAGE"] = "0"
+    done = succeeded(run_to_end([sys.executable, "-c", PROGRAM], inherited=environment | variables))
     return [int(line) for line in done.stdout.split()]
 
 

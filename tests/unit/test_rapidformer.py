@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch.program import module_command
-from tests.job import LIMIT_SECONDS
+from tests.job import run_to_end
 
 FOLDER = Path(__file__).parents[2] / "bindings" / "rapidformer"
 MODEL = ["--pretrained-model-name-or-path", "bert"]
@@ -110,15 +109,7 @@ def test_the_commands_without_transformers(tmp_path: Path) -> None:
     """`--help` and the check of files work before anything heavy is imported."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        variables = {**os.environ, "PYTHONPATH": str(FOLDER)}
-        return subprocess.run(
-            [sys.executable, "-m", *arguments],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        return run_to_end([sys.executable, "-m", *arguments], PYTHONPATH=str(FOLDER))
 
     said = run("rapidformer", "--help").stdout
     for switch in ("--task", "--fsdp-memory-optimization", "--pipeline-model-parallel-size", "--lr-decay-style"):

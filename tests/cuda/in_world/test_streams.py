@@ -150,12 +150,6 @@ def test_float8_and_uint64(size: int) -> None:
     assert values(most) == [2**64 - 1]
 
 
-def test_sparse(rank: int, size: int) -> None:
-    entries: Any = torch.sparse_coo_tensor(torch.tensor([[rank, size]]), torch.tensor([1.0, 2.0]), (size + 1,))
-    dist.all_reduce(entries)
-    assert entries.to_dense().tolist() == [1.0] * size + [2.0 * size]
-
-
 def test_a_work_that_is_dropped_keeps_its_tensors() -> None:
     """The tensors stay alive as long as the device may use them."""
     if _loses_works():

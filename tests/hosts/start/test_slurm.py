@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.job import succeeded
+
 from ..conftest import with_pmi
 from ..slurm_cluster import Run
-from tests.job import succeeded
 
 pytestmark = pytest.mark.slow  # the tests start the daemons of a cluster
 
