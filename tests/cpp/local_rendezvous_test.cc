@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "bootstrap/authentication.h"
 #include "bootstrap/local/local.h"
 #include "transport_world.h"
 
@@ -109,24 +108,6 @@ TEST(LocalRendezvous, StopsWaitingOnceItIsCancelled) {
     caller.join();
     EXPECT_EQ(kind, ErrorKind::peer_lost) << text;
   }
-}
-
-TEST(LocalRendezvous, RejectsConnectionsWithoutTheSecret) {
-  const auto address = random_rendezvous_address();
-  std::thread client([&] {
-    UniqueFd socket;
-    while (!socket) socket = connect_to(socket_name(address));
-    const auto deadline = std::chrono::steady_clock::now() + seconds(20);
-    EXPECT_EQ(authenticate(socket.get(), random_rendezvous_address(), deadline), IoResult::closed);
-  });
-  std::thread member([&] {
-    client.join();
-    LocalRendezvous rendezvous(address, 1, 2, seconds(20));
-    EXPECT_EQ(rendezvous.allgather("b").front(), "a");
-  });
-  LocalRendezvous rendezvous(address, 0, 2, seconds(20));
-  EXPECT_EQ(rendezvous.allgather("a").back(), "b");
-  member.join();
 }
 
 TEST(LocalRendezvous, ReportsTwoProcessesWithOneRank) {
@@ -236,18 +217,14 @@ TEST(LocalRendezvous, ManyRanksOfAnOrdinaryUserGatherDescriptors) {
   constexpr int kSize = 20;
   constexpr uid_t kOrdinaryUser = 54321;
   const auto address = random_rendezvous_address();
-  std::vector<int> children;
-  for (int r = 0; r < kSize; ++r) {
-    children.push_back(fork_rank([&] {
-      const rlimit limit{64, 64};
-      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-      const uid_t user = geteuid() == 0 ? kOrdinaryUser : geteuid();
-      ASSERT_EQ(setresuid(user, user, user), 0);
-      LocalRendezvous rendezvous(address, r, kSize, seconds(60));
-      EXPECT_EQ(rendezvous.exchange_fds(0).size(), static_cast<std::size_t>(kSize));
-    }));
-  }
-  for (const int child : children) EXPECT_TRUE(ended_well(child));
+  fork_ranks(kSize, [&](int r) {
+    const rlimit limit{64, 64};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const uid_t user = geteuid() == 0 ? kOrdinaryUser : geteuid();
+    ASSERT_EQ(setresuid(user, user, user), 0);
+    LocalRendezvous rendezvous(address, r, kSize, seconds(60));
+    EXPECT_EQ(rendezvous.exchange_fds(0).size(), static_cast<std::size_t>(kSize));
+  });
 }
 
 TEST(LocalRendezvous, TooFewDescriptorsAreNamed) {
@@ -271,21 +248,17 @@ TEST(LocalRendezvous, TooFewDescriptorsAreNamed) {
 TEST(LocalRendezvous, TooFewDescriptorsForConnectionsAreNamedOnAllRanks) {
   constexpr int kSize = 24;
   const auto address = random_rendezvous_address();
-  std::vector<int> children;
-  for (int r = 0; r < kSize; ++r) {
-    children.push_back(fork_rank([&] {
-      if (r == 0) {
-        const auto next = UniqueFd(dup(0));
-        const auto most = static_cast<rlim_t>(next.get()) + 5;
-        const rlimit limit{most, most};
-        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-      }
-      const auto [kind, text] = error_of([&] { LocalRendezvous(address, r, kSize, seconds(60)); });
-      EXPECT_EQ(kind, ErrorKind::unavailable);
-      EXPECT_NE(text.find("Too many open files; the limit is "), std::string::npos) << text;
-    }));
-  }
-  for (const int child : children) EXPECT_TRUE(ended_well(child));
+  fork_ranks(kSize, [&](int r) {
+    if (r == 0) {
+      const auto next = UniqueFd(dup(0));
+      const auto most = static_cast<rlim_t>(next.get()) + 5;
+      const rlimit limit{most, most};
+      ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    }
+    const auto [kind, text] = error_of([&] { LocalRendezvous(address, r, kSize, seconds(60)); });
+    EXPECT_EQ(kind, ErrorKind::unavailable);
+    EXPECT_NE(text.find("Too many open files; the limit is "), std::string::npos) << text;
+  });
 }
 
 // The bootstrap uses the connections afterwards, and tells all ranks the reason.
@@ -293,23 +266,19 @@ TEST(LocalRendezvous, ALackOfDescriptorsIsReportedOnAllRanksAndLeavesTheConnecti
   constexpr int kSize = 3;
   for (int lacking = 0; lacking < kSize; ++lacking) {
     const auto address = random_rendezvous_address();
-    std::vector<int> children;
-    for (int r = 0; r < kSize; ++r) {
-      children.push_back(fork_rank([&] {
-        LocalRendezvous rendezvous(address, r, kSize, seconds(60));
-        if (r == lacking) {
-          const auto next = UniqueFd(dup(0));
-          const auto most = static_cast<rlim_t>(next.get()) + 1;  // room for one
-          const rlimit limit{most, most};
-          ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-        }
-        const auto [kind, text] = error_of([&] { rendezvous.exchange_fds(0); });
-        EXPECT_EQ(kind, ErrorKind::unavailable);
-        EXPECT_EQ(text.find("descriptors of local rank " + std::to_string(lacking) + ": "), 0U) << text;
-        EXPECT_EQ(rendezvous.allgather(std::to_string(r)), (std::vector<std::string>{"0", "1", "2"}));
-      }));
-    }
-    for (const int child : children) EXPECT_TRUE(ended_well(child));
+    fork_ranks(kSize, [&](int r) {
+      LocalRendezvous rendezvous(address, r, kSize, seconds(60));
+      if (r == lacking) {
+        const auto next = UniqueFd(dup(0));
+        const auto most = static_cast<rlim_t>(next.get()) + 1;  // room for one
+        const rlimit limit{most, most};
+        ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+      }
+      const auto [kind, text] = error_of([&] { rendezvous.exchange_fds(0); });
+      EXPECT_EQ(kind, ErrorKind::unavailable);
+      EXPECT_EQ(text.find("descriptors of local rank " + std::to_string(lacking) + ": "), 0U) << text;
+      EXPECT_EQ(rendezvous.allgather(std::to_string(r)), (std::vector<std::string>{"0", "1", "2"}));
+    });
   }
 }
 

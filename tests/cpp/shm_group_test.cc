@@ -145,26 +145,22 @@ TEST(ShmFabric, ALimitedAddressSpaceMakesASmallerArena) {
   GTEST_SKIP() << "the sanitizer alone needs more address space than the limit allows";
 #endif
   const auto address = random_rendezvous_address();
-  std::vector<int> children;
-  for (int r = 0; r < 2; ++r) {
-    children.push_back(fork_rank([&, r] {
-      const rlimit limit{std::size_t{4} << 30, std::size_t{4} << 30};
-      if (r == 1) {
-        ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-      }
-      LocalBootstrap bootstrap({.rank = r, .size = 2, .address = address});
-      Liveness liveness;
-      const auto fabric = make_fabric(bootstrap, Topology::discover(bootstrap), liveness);
-      World world{r, 2, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
-      const auto link = world.connect_all();
-      EXPECT_EQ(fabric->allocate(std::size_t{1} << 30), nullptr);
-      void* memory = fabric->allocate(1 << 20);
-      ASSERT_NE(memory, nullptr);
-      EXPECT_TRUE(reduce(*link.transport, memory, 1 << 18).ok());
-      fabric->announce_shutdown();
-    }));
-  }
-  for (const int child : children) EXPECT_TRUE(ended_well(child));
+  fork_ranks(2, [&](int r) {
+    const rlimit limit{std::size_t{4} << 30, std::size_t{4} << 30};
+    if (r == 1) {
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    }
+    LocalBootstrap bootstrap({.rank = r, .size = 2, .address = address});
+    Liveness liveness;
+    const auto fabric = make_fabric(bootstrap, Topology::discover(bootstrap), liveness);
+    World world{r, 2, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
+    const auto link = world.connect_all();
+    EXPECT_EQ(fabric->allocate(std::size_t{1} << 30), nullptr);
+    void* memory = fabric->allocate(1 << 20);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_TRUE(reduce(*link.transport, memory, 1 << 18).ok());
+    fabric->announce_shutdown();
+  });
 }
 
 TEST(ShmFabric, NoAddressSpaceIsAnError) {
@@ -172,29 +168,25 @@ TEST(ShmFabric, NoAddressSpaceIsAnError) {
   GTEST_SKIP() << "the sanitizer itself ends the process when it gets no more address space";
 #endif
   const auto address = random_rendezvous_address();
-  std::vector<int> children;
-  for (int r = 0; r < 2; ++r) {
-    children.push_back(fork_rank([&, r] {
-      FabricOptions options;
-      options.local_transport = LocalTransport::shm;
-      options.arena_bytes = std::size_t{1} << 46;
-      const rlimit limit{std::size_t{100} << 20, std::size_t{100} << 20};
-      if (r == 0) {
-        ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-      }
-      LocalBootstrap bootstrap({.rank = r, .size = 2, .address = address});
-      Liveness liveness;
-      const auto topology = Topology::discover(bootstrap);
-      try {
-        make_fabric(bootstrap, topology, liveness, options);
-        ADD_FAILURE() << "the call must raise an error";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), ErrorKind::unavailable);
-        EXPECT_NE(std::string(error.what()).find("ulimit -v"), std::string::npos) << error.what();
-      }
-    }));
-  }
-  for (const int child : children) EXPECT_TRUE(ended_well(child));
+  fork_ranks(2, [&](int r) {
+    FabricOptions options;
+    options.local_transport = LocalTransport::shm;
+    options.arena_bytes = std::size_t{1} << 46;
+    const rlimit limit{std::size_t{100} << 20, std::size_t{100} << 20};
+    if (r == 0) {
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    }
+    LocalBootstrap bootstrap({.rank = r, .size = 2, .address = address});
+    Liveness liveness;
+    const auto topology = Topology::discover(bootstrap);
+    try {
+      make_fabric(bootstrap, topology, liveness, options);
+      ADD_FAILURE() << "the call must raise an error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::unavailable);
+      EXPECT_NE(std::string(error.what()).find("ulimit -v"), std::string::npos) << error.what();
+    }
+  });
 }
 
 TEST(ShmFabric, NoDescriptorIsInheritedByPrograms) {

@@ -104,19 +104,15 @@ void run_threads(Ranks kind, int size, const Body& body, const FabricOptions& op
 
 void run_processes(int size, const Body& body, const FabricOptions& options) {
   const auto address = random_rendezvous_address();
-  std::vector<int> children;
-  for (int r = 0; r < size; ++r) {
-    children.push_back(fork_rank([&] {
-      LocalBootstrap bootstrap({.rank = r, .size = size, .address = address});
-      Liveness liveness;
-      const auto topology = Topology::discover(bootstrap);
-      const auto fabric = make_fabric(bootstrap, topology, liveness, options);
-      World world{r, size, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
-      body(world);
-      fabric->announce_shutdown();
-    }));
-  }
-  for (const int child : children) EXPECT_TRUE(ended_well(child));
+  fork_ranks(size, [&](int r) {
+    LocalBootstrap bootstrap({.rank = r, .size = size, .address = address});
+    Liveness liveness;
+    const auto topology = Topology::discover(bootstrap);
+    const auto fabric = make_fabric(bootstrap, topology, liveness, options);
+    World world{r, size, *fabric, [&](std::string_view mine) { return bootstrap.allgather(mine); }, liveness};
+    body(world);
+    fabric->announce_shutdown();
+  });
 }
 
 }  // namespace
@@ -156,6 +152,12 @@ int fork_rank(const std::function<void()>& body) {
 bool ended_well(int pid) {
   int status = -1;
   return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+void fork_ranks(int size, const std::function<void(int rank)>& body) {
+  std::vector<int> children;
+  for (int r = 0; r < size; ++r) children.push_back(fork_rank([&] { body(r); }));
+  for (const int child : children) EXPECT_TRUE(ended_well(child));
 }
 
 std::string wait_for_loss(Liveness& liveness) {

@@ -42,6 +42,8 @@ void run_world(Ranks kind, int size, const Body& body, const FabricOptions& opti
 int fork_rank(const std::function<void()>& body);
 // Returns true if the child exited with 0.
 bool ended_well(int pid);
+// Runs the body in a forked child for each rank. All of them must exit with 0.
+void fork_ranks(int size, const std::function<void(int rank)>& body);
 
 // Waits for the report of a loss, without polling, and returns its text.
 std::string wait_for_loss(Liveness& liveness);
