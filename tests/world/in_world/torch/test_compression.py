@@ -17,12 +17,12 @@ from perseus_like.torch.compression.one_bit import pack, unpack  # noqa: E402
 from perseus_like.torch.compression.top_k import WHOLE_ELEMENTS  # noqa: E402
 from perseus_like.torch.feedback import FeedbackCompressor  # noqa: E402
 
-from .training import grad_scaler  # noqa: E402
+from .training import assert_same_on_all_ranks, grad_scaler  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 SHAPES = [(40, 50), (7,), (8, 6, 5, 5), (), (0, 3), (3, 1)]
 LONG_ROWS = [(40, 50), (8, 6, 5, 5)]
-STEPS = 4
+STEPS, RATIO = 4, 0.05
 
 
 def gradients(rank: int, step: int) -> list[Array]:
@@ -30,9 +30,11 @@ def gradients(rank: int, step: int) -> list[Array]:
     return [np.asarray(random.standard_normal(shape) + 0.1) for shape in SHAPES]
 
 
-class NumPyTopK:
-    def __init__(self, size: int, ratio: float) -> None:
-        self.ratio = ratio
+class Reference:
+    """The mean of what all ranks send, if `sent_of` gives the part of a gradient and of earlier rests that is sent."""
+
+    def __init__(self, size: int, sent_of: Callable[[Array], Array]) -> None:
+        self.sent_of = sent_of
         self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
 
     def mean(self, step: int) -> list[Array]:
@@ -40,37 +42,30 @@ class NumPyTopK:
         for rank, errors in enumerate(self.errors):
             for place, gradient in enumerate(gradients(rank, step)):
                 wanted = gradient + errors[place]
-                count = wanted.size if wanted.size <= WHOLE_ELEMENTS else int(np.ceil(self.ratio * wanted.size))
-                smallest = np.sort(np.abs(wanted), axis=None)[wanted.size - count :].min(initial=np.inf)
-                sent = np.where(np.abs(wanted) >= smallest, wanted, 0.0)
+                sent = self.sent_of(wanted)
                 errors[place] = wanted - sent
                 totals[place] = totals[place] + sent
         return [total / len(self.errors) for total in totals]
 
 
-class NumPyOneBit:
-    def __init__(self, size: int) -> None:
-        self.errors = [[np.zeros(shape) for shape in SHAPES] for _ in range(size)]
+def top_k(wanted: Array) -> Array:
+    count = wanted.size if wanted.size <= WHOLE_ELEMENTS else int(np.ceil(RATIO * wanted.size))
+    smallest = np.sort(np.abs(wanted), axis=None)[wanted.size - count :].min(initial=np.inf)
+    return np.where(np.abs(wanted) >= smallest, wanted, 0.0)
 
-    def mean(self, step: int) -> list[Array]:
-        totals = [np.zeros(shape) for shape in SHAPES]
-        for rank, errors in enumerate(self.errors):
-            for place, gradient in enumerate(gradients(rank, step)):
-                wanted = gradient + errors[place]
-                rows = wanted.reshape(len(wanted), -1) if SHAPES[place] in LONG_ROWS else wanted.reshape(1, -1)
-                sent = np.concatenate([self._means(row) for row in rows]).reshape(wanted.shape)
-                errors[place] = wanted - sent
-                totals[place] = totals[place] + sent
-        return [total / len(self.errors) for total in totals]
 
-    def _means(self, row: Array) -> Array:
+def one_bit(wanted: Array) -> Array:
+    def means(row: Array) -> Array:
         high, low = (float(np.float32(part.mean())) if part.size else 0.0 for part in (row[row >= 0], row[row < 0]))
         return np.where(row >= 0, high, low)
 
+    rows = wanted.reshape(len(wanted), -1) if wanted.shape in LONG_ROWS else wanted.reshape(1, -1)
+    return np.asarray(np.concatenate([means(row) for row in rows]).reshape(wanted.shape))
 
-REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
-    "top_k": (lambda: hvd.Compression.top_k(ratio=0.05), lambda size: NumPyTopK(size, 0.05)),
-    "one_bit": (lambda: hvd.Compression.one_bit, NumPyOneBit),
+
+REFERENCES: dict[str, tuple[Callable[[], Any], Callable[[Array], Array]]] = {
+    "top_k": (lambda: hvd.Compression.top_k(ratio=RATIO), top_k),
+    "one_bit": (lambda: hvd.Compression.one_bit, one_bit),
 }
 
 
@@ -88,8 +83,8 @@ class GivenGradients(torch.nn.Module):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize("op", ["Average", "Sum"])
 @pytest.mark.parametrize("kind", REFERENCES)
 def test_against_numpy(kind: str, op: str, rank: int, size: int, two_ranks: None) -> None:
-    compression, reference_of = REFERENCES[kind]
-    model, reference = GivenGradients(), reference_of(size)
+    compression, sent_of = REFERENCES[kind]
+    model, reference = GivenGradients(), Reference(size, sent_of)
     plain = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer = hvd.DistributedOptimizer(
         plain, model.named_parameters(), compression=compression(), op=getattr(hvd, op), gradient_predivide_factor=1.0
@@ -125,8 +120,7 @@ def test_error_feedback_sends_all_parts_eventually(kind: str, rank: int, size: i
         np.testing.assert_allclose(
             total.numpy() / steps, expected, atol=(0.03 if kind == "one_bit" else 0.2) * (1 + size) / 2
         )
-    digests = hvd.allgather_object(b"".join(p.detach().double().numpy().tobytes() for p in model.parameters()))
-    assert len(set(digests)) == 1
+    assert_same_on_all_ranks(model)
 
 
 def digits() -> tuple[Any, Any]:
@@ -153,8 +147,7 @@ def accuracy_after_training(compression: Any, rank: int, size: int) -> float:
             torch.nn.functional.cross_entropy(model(images[mine]), labels[mine]).backward()
             optimizer.step()
         train = train[torch.randperm(len(train))]
-    digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-    assert len(set(digests)) == 1
+    assert_same_on_all_ranks(model)
     return float((model(images[test]).argmax(1) == labels[test]).float().mean())
 
 
@@ -237,8 +230,7 @@ def test_gradients_outside_of_buckets(rank: int, size: int, two_ranks: None) -> 
         for _ in range(2):
             model(torch.full((3, 40), rank + step + 1.0)).square().mean().backward()
         optimizer.step()
-    digests = hvd.allgather_object(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-    assert len(set(digests)) == 1
+    assert_same_on_all_ranks(model)
 
 
 @pytest.mark.parametrize("kind", REFERENCES)

@@ -37,9 +37,7 @@ def test_passes_that_change_before_a_step_count_from_the_next_one(rank: int, siz
     """Gradients of this step may be in flight. Nothing clears them, or reduces them twice."""
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), op=hvd.Sum
-    )
+    optimizer = sgd(model, lr=1.0, op=hvd.Sum)
     total = sum(range(1, size + 1))
     expected = 0.0
     for passes in (1, 1, 2):

@@ -29,9 +29,7 @@ from .training import (  # noqa: E402
 
 
 def _optimizer(model: Any, two_passes: bool, uses_scaler: bool) -> tuple[Any, Any]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    passes = 2 if two_passes else 1
-    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), backward_passes_per_step=passes)
+    return model, sgd(model, backward_passes_per_step=2 if two_passes else 1)
 
 
 def _data_parallel(model: Any, two_passes: bool, uses_scaler: bool) -> tuple[Any, Any]:
@@ -226,9 +224,7 @@ def test_touched_gradients_of_a_sharded_optimizer_can_be_an_error(
     """One rank clips its gradients. All ranks raise an error with the remedy."""
     monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
     model = build("mlp", torch.float32)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
-    )
+    optimizer = sgd(model, shard=True)
     for number in range(3):
         inputs, targets = batch(number, size, torch.float32)
         optimizer.zero_grad()
@@ -384,9 +380,7 @@ def test_another_dtype_on_one_rank(rank: int, size: int) -> None:
 def test_a_penalty_made_of_gradients(rank: int, size: int) -> None:
     alone, together = build("mlp"), build("mlp")
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(together.parameters(), lr=0.1), together.named_parameters(), backward_passes_per_step=2
-    )
+    optimizer = sgd(together, backward_passes_per_step=2)
     for number in range(4):
         inputs, targets = batch(number, size)
         plain.zero_grad()

@@ -10,6 +10,8 @@ import torch
 
 import perseus_like.torch as hvd
 
+from ..training import sgd
+
 Make = Callable[[Any], Any]
 
 
@@ -109,9 +111,7 @@ def test_ranks_with_different_parameters() -> None:
 
 def test_a_parameter_that_leaves_the_memory() -> None:
     model = model_of()
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
-    )
+    optimizer = sgd(model, shard=True)
     hvd.barrier()
     weight = model.get_parameter("middle.weight")
     weight.data = weight.data.clone()
@@ -128,9 +128,7 @@ def test_a_parameter_that_leaves_the_memory() -> None:
 def test_a_parameter_that_all_ranks_multiply(caplog: pytest.LogCaptureFixture) -> None:
     """The ranks share it, so that it is multiplied once for each rank. One rank may write it."""
     model = torch.nn.ModuleDict({"multiplied": torch.nn.Linear(4, 4)})
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), shard=True
-    )
+    optimizer = sgd(model, shard=True)
     model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})  # on all ranks
     optimizer.step()
     weight = model.get_parameter("multiplied.weight")
