@@ -81,6 +81,13 @@ class ControlJob {
     return first;
   }
 
+  // Returns the only decision of all ranks.
+  Decision take_one() {
+    const auto decisions = take_all();
+    EXPECT_EQ(decisions.size(), 1U);
+    return decisions.empty() ? Decision{} : decisions.front();
+  }
+
   static std::vector<std::string> texts_of(const std::vector<Decision>& decisions) {
     std::vector<std::string> all;
     for (const auto& d : decisions) {

@@ -56,7 +56,8 @@ class Rounds {
     for (int r = 0; r < job.size(); ++r) start(r, 0);
   }
 
-  std::vector<std::vector<Decision>> run() {
+  // Returns the decisions, which are the same on all ranks.
+  std::vector<Decision> run() {
     std::vector<std::vector<Decision>> decisions(at_.size());
     for (bool going = true; going;) {
       going = false;
@@ -70,7 +71,9 @@ class Rounds {
         going = going || of(r).round < rounds_;
       }
     }
-    return decisions;
+    for (const auto& of_rank : decisions)
+      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
+    return decisions.front();
   }
 
  private:
@@ -117,11 +120,9 @@ TEST_P(Jobs, AllRanksGetTheSamePlan) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     ControlJob job(GetParam(), {}, seed);
     const auto decisions = Rounds(job, 5, 7).run();
-    ASSERT_EQ(decisions.front().size(), 35U);
-    for (const auto& of_rank : decisions)
-      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
+    ASSERT_EQ(decisions.size(), 35U);
     std::map<std::string, int> times;
-    for (const auto& decision : decisions.front()) {
+    for (const auto& decision : decisions) {
       EXPECT_EQ(decision.kind, Kind::run);
       EXPECT_TRUE(same(*decision.request, allreduce(decision.name())));
       // The first decision has no id, the second one a new id, and later ones are cached.
@@ -138,11 +139,9 @@ TEST_P(Jobs, ADisagreementFailsOnAllRanksAndTheJobContinues) {
   for (unsigned seed = 0; seed < 10; ++seed) {
     ControlJob job(GetParam(), {}, seed);
     const auto decisions = Rounds(job, 6, 3, {size - 1}).run();
-    ASSERT_EQ(decisions.front().size(), 18U);
-    for (const auto& of_rank : decisions)
-      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
+    ASSERT_EQ(decisions.size(), 18U);
     std::map<std::string, int> times;
-    for (const auto& decision : decisions.front()) {
+    for (const auto& decision : decisions) {
       const bool lie = times[decision.name()]++ % 2 == 1;
       EXPECT_EQ(decision.kind, lie ? Kind::fail : Kind::run);
       if (!lie) continue;
@@ -183,7 +182,7 @@ TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
     ControlJob job(GetParam(), {}, seed);
     for (unsigned time = 0; time < 3 * (seed % 2); ++time) {
       job.submit_all(allreduce("x"));  // later its id is in the response cache
-      EXPECT_EQ(job.take_all().front().kind, Kind::run);
+      EXPECT_EQ(job.take_one().kind, Kind::run);
     }
     for (const int contradicting : {last, 0}) {
       for (int r = 0; r <= last; ++r) {
@@ -195,15 +194,13 @@ TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
       for (int r = 0; r <= last; ++r) {
         if (r != contradicting) job.submit(r, allreduce("x"));
       }
-      const auto decisions = job.take_all();
-      ASSERT_EQ(decisions.size(), 1U);
+      const auto decision = job.take_one();
       if (is_early) {
-        EXPECT_EQ(decisions.front().kind, Kind::fail);
+        EXPECT_EQ(decision.kind, Kind::fail);
       }
-      if (decisions.front().kind == Kind::run) continue;
-      EXPECT_NE(decisions.front().text.find("rank " + std::to_string(contradicting) + " calls it twice"),
-                std::string::npos)
-          << decisions.front().text;
+      if (decision.kind == Kind::run) continue;
+      EXPECT_NE(decision.text.find("rank " + std::to_string(contradicting) + " calls it twice"), std::string::npos)
+          << decision.text;
     }
     job.submit_all(allreduce("x"));
     job.settle();
@@ -211,7 +208,7 @@ TEST_P(Jobs, AContradictedRequestFailsUnlessItIsDecided) {
     job.submit_all(allreduce("y"));
     EXPECT_EQ(names_of(job.take_all()), (std::vector<std::string>{"x", "y"}));
     job.submit_all(allreduce("x"));
-    EXPECT_EQ(job.take_all().front().kind, Kind::run);
+    EXPECT_EQ(job.take_one().kind, Kind::run);
   }
 }
 
@@ -223,11 +220,9 @@ TEST_P(Jobs, ASmallCacheGivesTheSamePlan) {
     const bool disagree = last > 0 && seed % 3 == 0;
     ControlJob job(GetParam(), options, seed);
     const auto decisions = Rounds(job, 12, 5, disagree ? std::set{last} : std::set<int>{}).run();
-    ASSERT_EQ(decisions.front().size(), 60U);
+    ASSERT_EQ(decisions.size(), 60U);
     int given = 0, cached = 0;
-    for (const auto& of_rank : decisions)
-      EXPECT_EQ(ControlJob::texts_of(of_rank), ControlJob::texts_of(decisions.front()));
-    for (const auto& decision : decisions.front()) {
+    for (const auto& decision : decisions) {
       if (decision.kind != Kind::run) continue;
       EXPECT_EQ(decision.request->members.size(), 1U) << decision.name();
       given += decision.id != Decision::kNoId && !decision.cached;
@@ -266,12 +261,11 @@ TEST_P(Jobs, JoinedRanksDoNotDelayOthers) {
       EXPECT_EQ(decisions.front().kind, Kind::run);
       job.rank(last).join();
     }
-    const auto decisions = job.take_all();
-    ASSERT_EQ(decisions.size(), 1U);
-    EXPECT_EQ(decisions.front().kind, Kind::joined);
-    EXPECT_EQ(decisions.front().rank, size - 1);
+    const auto decision = job.take_one();
+    EXPECT_EQ(decision.kind, Kind::joined);
+    EXPECT_EQ(decision.rank, size - 1);
     job.submit_all(request(Verb::allgather, "after", {{DType::int8, {1}}}));
-    EXPECT_EQ(job.take_all().front().kind, Kind::run);
+    EXPECT_EQ(job.take_one().kind, Kind::run);
   }
 }
 
@@ -289,10 +283,9 @@ TEST(Negotiator, OnlyReductionsAcceptJoinedRanks) {
   job.rank(1).join();
   job.settle();
   for (const int r : {0, 2}) job.submit(r, request(Verb::allgather, "g", {{DType::float32, {2}}}));
-  const auto decisions = job.take_all();
-  ASSERT_EQ(decisions.size(), 1U);
-  EXPECT_EQ(decisions.front().kind, Kind::fail);
-  EXPECT_EQ(decisions.front().text,
+  const auto decision = job.take_one();
+  EXPECT_EQ(decision.kind, Kind::fail);
+  EXPECT_EQ(decision.text,
             "allgather 'g' is not supported while a rank has joined (join() contributes zeros to allreduce only); call "
             "it before any rank joins");
 }
@@ -319,10 +312,9 @@ TEST_P(Jobs, RequestsSubmittedByAllRunEvenIfRanksJoin) {
     if (size == 1) continue;
     // The next one lacks the ranks that have joined.
     for (int r = 1; r < size; r += 2) job.submit(r, gather);
-    const auto next = job.take_all();
-    ASSERT_EQ(next.size(), 1U);
-    EXPECT_EQ(next.front().kind, Kind::fail);
-    EXPECT_NE(next.front().text.find("has joined"), std::string::npos);
+    const auto next = job.take_one();
+    EXPECT_EQ(next.kind, Kind::fail);
+    EXPECT_NE(next.text.find("has joined"), std::string::npos);
   }
 }
 
@@ -337,11 +329,10 @@ TEST(Negotiator, RequestsInFlightBeforeAJoinAreCompared) {
   job.rank(1).join();
   job.settle();
   job.submit(0, allreduce("x", {5}));
-  const auto decisions = job.take_all();
-  ASSERT_EQ(decisions.size(), 1U);
-  EXPECT_EQ(decisions.front().kind, Kind::fail);
+  const auto decision = job.take_one();
+  EXPECT_EQ(decision.kind, Kind::fail);
   EXPECT_EQ(
-      decisions.front().text,
+      decision.text,
       "allreduce 'x': rank 0 has float32[5], rank 1 has float32[3]; dtype and shape must be the same on all ranks");
 }
 
@@ -380,9 +371,7 @@ TEST_P(Jobs, ALeavingRankClosesTheGroup) {
     if (size > 1) job.submit(leaver, allreduce("pending"));
     job.settle();
     job.rank(leaver).leave();
-    const auto decisions = job.take_all();
-    ASSERT_EQ(decisions.size(), 1U);
-    const auto& close = decisions.front();
+    const auto close = job.take_one();
     EXPECT_EQ(close.kind, Kind::close);
     EXPECT_EQ(close.error, ErrorKind::peer_lost);
     EXPECT_EQ(close.rank, 10 + leaver);
@@ -394,9 +383,7 @@ TEST_P(Jobs, ALeavingRankClosesTheGroup) {
 TEST(Negotiator, AllRanksLeaveAtOnce) {
   ControlJob job({0, 0, 1, 1});
   for (int r = 0; r < job.size(); ++r) job.rank(r).leave();
-  const auto decisions = job.take_all();
-  ASSERT_EQ(decisions.size(), 1U);
-  EXPECT_EQ(decisions.front().kind, Kind::close);
+  EXPECT_EQ(job.take_one().kind, Kind::close);
 }
 
 TEST(Negotiator, MalformedMessagesAreRejected) {
