@@ -1,4 +1,4 @@
-"""Runs short forms of the TensorFlow examples."""
+"""Runs short forms of the TensorFlow and Keras examples."""
 
 from __future__ import annotations
 
@@ -45,3 +45,23 @@ def test_synthetic_benchmark_counts_images_of_all_ranks(run_example: Example) ->
     assert each is not None
     assert total is not None
     assert float(total[1]) > float(each[1]) > 0
+
+
+@pytest.mark.slow
+def test_fit_learns_and_rank_0_saves(run_example: Example, tmp_path: Path) -> None:
+    needs("keras")
+    done = run_example("keras/digits.py", "--checkpoint", tmp_path / "digits.keras")
+    assert accuracy_of(done) >= 93
+    assert [each.name for each in tmp_path.iterdir()] == ["digits.keras"]
+    import keras
+
+    saved = keras.models.load_model(tmp_path / "digits.keras")  # a plain model that does not need this library
+    assert saved.output_shape == (None, 10)
+
+
+@pytest.mark.slow
+def test_batch_normalization_of_all_ranks(run_example: Example) -> None:
+    needs("keras")
+    done = run_example("keras/sync_batch_norm.py")
+    assert accuracy_of(done) >= 85
+    assert "the same on all ranks" in done.stdout
