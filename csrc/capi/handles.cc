@@ -17,7 +17,6 @@ NativeHandle& native(void* handle) { return *static_cast<NativeHandle*>(handle);
 Notify notify_of(std::int32_t begin) {
   switch (begin) {
     case PERSEUS_BEGIN_NOW: return Notify::now;
-    case PERSEUS_BEGIN_SOON: return Notify::later;
     case PERSEUS_BEGIN_AT_WAIT: return Notify::never;
     default: throw Error(ErrorKind::invalid_argument, "no PerseusBegin has the number " + std::to_string(begin));
   }

@@ -91,7 +91,6 @@ typedef struct PerseusRequest {
 /* The time at which the execution of a request of `start` begins, unless its caller waits before. */
 enum PerseusBegin {
   PERSEUS_BEGIN_NOW,    /* the engine's thread is woken */
-  PERSEUS_BEGIN_SOON,   /* within less than a millisecond: the caller probably waits next, which then wakes no thread */
   PERSEUS_BEGIN_AT_WAIT /* when the caller waits or asks, which must be its next call */
 };
 

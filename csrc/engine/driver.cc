@@ -136,9 +136,8 @@ void Driver::run() {
     // Read before stop_: stop() notifies after it has set stop_, so this thread cannot sleep through it.
     const auto seen = doorbell.notifications();
     if (stop_.load(std::memory_order_acquire)) return;
-    const auto now = Clock::now();
-    policy_.apply(now, applied);
-    const auto [result, limit] = pass(now);
+    policy_.apply(Clock::now(), applied);
+    const auto [result, limit] = pass();
     if (result == CycleTarget::Cycle::delay) std::this_thread::sleep_for(limit);
     if (result == CycleTarget::Cycle::idle) doorbell.wait(seen, Sleeper::engine, limit);
   }
@@ -147,21 +146,17 @@ void Driver::run() {
 std::chrono::microseconds Driver::serve() {
   auto& doorbell = control_.doorbell();
   const auto seen = doorbell.notifications();
-  const auto [result, limit] = pass(Clock::now());
+  const auto [result, limit] = pass();
   if (result == CycleTarget::Cycle::idle) doorbell.hand_back(seen);
   return limit;
 }
 
 // Runs a cycle on the engine's thread, unless a caller drives.
-Driver::Pass Driver::pass(Clock::time_point now) {
-  const auto period = deferred_.sleep_limit(now);
+Driver::Pass Driver::pass() {
   const std::unique_lock driving(mutex_, std::try_to_lock);
-  if (!driving) {
-    if (deferred_.arrived()) wake();  // the caller that drives may sleep, and was not woken for this work
-    return {CycleTarget::Cycle::idle, std::min(kLook, period)};  // the caller may stop at any moment
-  }
+  if (!driving) return {CycleTarget::Cycle::idle, kLook};  // the caller may stop at any moment
   const auto result = run_cycle();
-  const auto limit = std::min(sleep_limit(), period);
+  const auto limit = sleep_limit();
   sleeping_ = limit > kLook;
   switch (result) {
     case CycleTarget::Cycle::idle: return {result, limit};

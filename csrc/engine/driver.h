@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "engine/completion.h"
-#include "engine/deferred_work.h"
 #include "engine/engine_threads.h"
 #include "engine/thread_policy.h"
 #include "transport/control_channel.h"
@@ -57,11 +56,6 @@ class Driver final : private ServedEngine {
   // Makes the current driver run a cycle soon. Thread-safe.
   void wake() { control_.doorbell().notify(); }
 
-  // Makes the driver's thread run a cycle within a fraction of a millisecond. Thread-safe.
-  void wake_later() {
-    if (deferred_.add()) wake();
-  }
-
   // Runs a cycle on the caller's thread, unless another thread drives. Never throws. Thread-safe.
   void poll();
 
@@ -84,7 +78,7 @@ class Driver final : private ServedEngine {
   };
 
   void run();
-  Pass pass(Clock::time_point now);
+  Pass pass();
   std::chrono::microseconds serve() override;
   Doorbell& doorbell() override { return control_.doorbell(); }
   ThreadPolicy& policy() { return options_.threads ? options_.threads->policy() : policy_; }
@@ -104,8 +98,7 @@ class Driver final : private ServedEngine {
   std::chrono::microseconds poll_{0};
   bool sleeping_ = false;  // the thread sleeps until it is notified, however long that takes
 
-  ThreadPolicy policy_;    // of the engine's own thread
-  DeferredWork deferred_;  // the driver's thread looks after it
+  ThreadPolicy policy_;  // of the engine's own thread
   std::atomic<bool> urgent_{false};
   std::atomic<int> asking_{0};  // number of threads in lock()
   std::atomic<bool> stop_{false};

@@ -48,11 +48,7 @@ void ProcessSetEngine::choose_wire_dtype(Request& request) const {
 
 void ProcessSetEngine::submit(std::shared_ptr<WorkItem> work, Notify notify) {
   pending_.put(std::move(work));
-  switch (notify) {
-    case Notify::now: return wake();
-    case Notify::later: return driver_.wake_later();
-    case Notify::never: return;
-  }
+  if (notify == Notify::now) wake();
 }
 
 void ProcessSetEngine::contradict(std::string_view name, const std::string& call) {

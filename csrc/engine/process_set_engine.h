@@ -31,7 +31,6 @@ namespace perseus {
 // The time at which the driver's thread is woken for new work. The caller drives the engine itself as soon as it waits.
 enum class Notify : std::uint8_t {
   now,
-  later,  // within a fraction of a millisecond: for callers that probably wait at once
   never,  // the caller waits at once, or calls wake()
 };
 

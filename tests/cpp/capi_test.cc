@@ -12,7 +12,6 @@
 #include "capi/api.h"
 #include "capi/callbacks.h"
 #include "capi/handles.h"
-#include "engine/deferred_work.h"
 #include "engine/session/runtime.h"
 
 namespace perseus {
@@ -205,7 +204,7 @@ class CApiHandles : public CApi {
 };
 
 TEST_F(CApiHandles, WaitReturnsTheOutcome) {
-  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_SOON, PERSEUS_BEGIN_AT_WAIT}) {
+  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_AT_WAIT}) {
     values_ = {1, 2, 3, 4};
     auto* handle = start("h", begin);
     EXPECT_EQ(c_api().wait(handle, kLong), PERSEUS_OK);
@@ -216,21 +215,17 @@ TEST_F(CApiHandles, WaitReturnsTheOutcome) {
   }
 }
 
-// The second request is submitted while the engine's thread polls, and the fourth one when it sleeps again.
 TEST_F(CApiHandles, WorkIsExecutedThoughNobodyWaits) {
-  for (const int pause : {0, 0, 0, 30}) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(pause));
-    auto* handle = start("s", PERSEUS_BEGIN_SOON);
-    const auto* completion = static_cast<NativeHandle*>(handle)->handle.completion.get();
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (!completion->done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    EXPECT_TRUE(completion->done());
-    c_api().drop(handle, nullptr, nullptr);
-  }
+  auto* handle = start("s", PERSEUS_BEGIN_NOW);
+  const auto* completion = static_cast<NativeHandle*>(handle)->handle.completion.get();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!completion->done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(completion->done());
+  c_api().drop(handle, nullptr, nullptr);
 }
 
 TEST_F(CApiHandles, DropCallsBackWhenTheWorkIsDone) {
-  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_SOON, PERSEUS_BEGIN_AT_WAIT}) {
+  for (const auto begin : {PERSEUS_BEGIN_NOW, PERSEUS_BEGIN_AT_WAIT}) {
     for (const bool waits : {false, true}) {
       values_ = {1, 2, 3, 4};
       Waiter waiter;
@@ -258,24 +253,6 @@ TEST_F(CApiHandles, ARejectedRequestHasNoHandle) {
   EXPECT_EQ(c_api().start(&args, nullptr, PERSEUS_BEGIN_NOW, &handle, message.data(), message.size()),
             static_cast<std::int32_t>(ErrorKind::not_initialized));
   EXPECT_EQ(handle, nullptr);
-}
-
-TEST(DeferredWork, TheThreadPollsForSomeTimeAfterASubmission) {
-  using namespace std::chrono_literals;
-  const DeferredWork::Clock::time_point start{1h};
-  DeferredWork work;
-  EXPECT_EQ(work.sleep_limit(start), 1h);
-  EXPECT_TRUE(work.add()) << "the thread sleeps";
-  EXPECT_LT(work.sleep_limit(start), 1ms);
-  EXPECT_TRUE(work.arrived());
-  EXPECT_LT(work.sleep_limit(start), 1ms);
-  EXPECT_FALSE(work.arrived());
-  EXPECT_FALSE(work.add()) << "the thread polls";
-  EXPECT_LT(work.sleep_limit(start + 8ms), 1ms);
-  EXPECT_TRUE(work.arrived());
-  EXPECT_LT(work.sleep_limit(start + 16ms), 1ms) << "it continues after the second submission";
-  EXPECT_EQ(work.sleep_limit(start + 30ms), 1h);
-  EXPECT_TRUE(work.add());
 }
 
 }  // namespace

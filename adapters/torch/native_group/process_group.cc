@@ -24,9 +24,6 @@ namespace {
 namespace py = pybind11;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// Larger tensors may be worth overlapping with the caller's next operations.
-constexpr std::size_t kSmallBytes = 256 << 10;
-
 // The method of the group in Python that executes all other calls.
 constexpr const char* kInPython = "_allreduce_in_python";
 
@@ -209,14 +206,14 @@ class NativeGroup : public c10d::PyProcessGroup {
   // C++ and compiled code call this.
   WorkPointer allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
     if (tensors.size() == 1) {
-      if (auto work = try_allreduce(tensors[0], options, PERSEUS_BEGIN_SOON)) return work;
+      if (auto work = try_allreduce(tensors[0], options)) return work;
     }
     const py::gil_scoped_acquire gil;
     return c10::make_intrusive<PyWorkHolder>(members->group().attr(kInPython)(tensors, options));
   }
 
-  // Returns null if Python must execute the call. `begin`: for a caller that may not wait next.
-  WorkPointer try_allreduce(const at::Tensor& tensor, const c10d::AllreduceOptions& options, PerseusBegin begin) {
+  // Returns null if Python must execute the call.
+  WorkPointer try_allreduce(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
     PerseusRequest request{};
     request.reduce = {PERSEUS_OP_SUM, 0, 1.0, 1.0, PERSEUS_SAME_DTYPE};
     const bool has_limit = options.timeout > std::chrono::milliseconds(0);
@@ -224,9 +221,8 @@ class NativeGroup : public c10d::PyProcessGroup {
         !translate(options.reduceOp.op_, tensor.scalar_type(), request.reduce)) {
       return {};
     }
-    if (begin == PERSEUS_BEGIN_SOON && tensor.nbytes() > kSmallBytes) begin = PERSEUS_BEGIN_NOW;
-    if (WaitsNext<c10d::AllreduceOptions>::of(options)) begin = PERSEUS_BEGIN_AT_WAIT;
-    return start(tensor, request, begin);
+    const bool waits = WaitsNext<c10d::AllreduceOptions>::of(options);
+    return start(tensor, request, waits ? PERSEUS_BEGIN_AT_WAIT : PERSEUS_BEGIN_NOW);
   }
 
   const std::shared_ptr<Members> members = std::make_shared<Members>();
@@ -274,7 +270,7 @@ PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count, PyO
   try {
     if (auto* tensor = tensor_in(arguments, count, names)) {
       const auto& options = py::handle(arguments[2]).cast<const c10d::AllreduceOptions&>();
-      auto work = native(arguments[0]).try_allreduce(THPVariable_Unpack(tensor), options, PERSEUS_BEGIN_NOW);
+      auto work = native(arguments[0]).try_allreduce(THPVariable_Unpack(tensor), options);
       if (work) return py::cast(std::move(work)).release().ptr();
     }
     const auto method = py::reinterpret_steal<py::object>(PyObject_GetAttrString(arguments[0], kInPython));
