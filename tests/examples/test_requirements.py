@@ -52,5 +52,6 @@ def test_an_example_without_its_requirements(name: str) -> None:
 def test_a_test_runs_each_example(example: str) -> None:
     """A test runs each example. Its fixture `run_example` checks that the example prints its progress and result."""
     framework, name = example.split("/")
-    text = (Path(__file__).parent / f"test_{framework}.py").read_text()
+    file = {"keras": "tensorflow"}.get(framework, framework)
+    text = (Path(__file__).parent / f"test_{file}.py").read_text()
     assert re.search(rf'["/]{name}"|\.{name.removesuffix(".py")}"', text)
