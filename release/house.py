@@ -122,6 +122,14 @@ def double_names(root: Path) -> list[str]:
     return sorted(f"{subtree}: {name}" for (subtree, name), paths in seen.items() if len(paths) > 1)
 
 
+def short_modules(paths: Iterable[Path]) -> list[str]:
+    """Returns the modules of under SHORT_FILE lines. A C++ header and its source are one module."""
+    lines: Counter[Path] = Counter()
+    for path in paths:
+        lines[path.with_suffix("") if path.suffix in {".cc", ".h"} else path] += lines_of([path])
+    return [str(path) for path, count in lines.items() if count < SHORT_FILE]
+
+
 def short_functions(paths: Iterable[Path]) -> list[str]:
     """Returns the functions of one to three lines that one place calls, which is in their file.
 
@@ -153,7 +161,6 @@ def from_sources(root: Path) -> list[tuple[str, object, str]]:
     makefile = (root / "Makefile").read_text()
     targets = {name for line in re.findall(r"^\.PHONY:(.*)", makefile, re.MULTILINE) for name in line.split()}
     names_verb = [path for path in sources if re.search(r"reduce_?scatter", path.read_text(), re.IGNORECASE)]
-    short_files = [path for path in sources if path.read_text().count("\n") < SHORT_FILE]
     return [
         ("lines of the sources", lines_of(sources), "≤ 64,000"),
         ("source files that name reduce-scatter", len(names_verb), "≤ 32"),
@@ -166,7 +173,7 @@ def from_sources(root: Path) -> list[tuple[str, object, str]]:
             len(short_functions(sources)),
             "≤ 50",
         ),
-        (f"files under {SHORT_FILE} lines", len(short_files), "≤ 40"),
+        (f"files under {SHORT_FILE} lines, a header with its source", len(short_modules(sources)), "≤ 40"),
         ("lines of the Makefile; its targets", f"{makefile.count(chr(10))}; {len(targets)}", "≤ 200; 10"),
         ("pages of decisions", len(list((root / "docs/decisions").glob("*.md"))), "about 30"),
         ("lines of tests", lines_of(files(root, "tests")), "≤ 44,000"),
