@@ -7,11 +7,11 @@ namespace perseus {
 
 Negotiator::Negotiator(Tree tree, NegotiatorOptions options)
     : tree_(std::move(tree)),
-      options_(options),
+      stall_times_(options.stalls),
       cache_(options.cache_capacity),
-      stalled_(tree_, options_, *this, report_, extra_),
+      stalled_(tree_, stall_times_, *this, report_, extra_),
       changes_seen_(tree_.children.size(), 0) {
-  if (options_.first_stall_warning.count() == 0) options_.first_stall_warning = options_.stall_warning;
+  if (stall_times_.first_warning.count() == 0) stall_times_.first_warning = stall_times_.warning;
 }
 
 std::size_t Negotiator::source_of(int child) const {

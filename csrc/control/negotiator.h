@@ -13,12 +13,16 @@
 #include <vector>
 
 #include "control/messages.h"
-#include "control/negotiator_options.h"
 #include "control/response_cache.h"
 #include "control/tree.h"
 #include "stall/stalled_requests.h"
 
 namespace perseus {
+
+struct NegotiatorOptions {
+  std::int64_t cache_capacity = 16384;
+  StallTimes stalls = {};
+};
 
 // One rank's part in the negotiation. A node of the tree waits until all ranks below it have submitted a request and
 // then reports the request to its parent. The root lists complete requests in a plan, which goes down the tree
@@ -158,7 +162,7 @@ class Negotiator final : private OpenRequests {
   void record_changes_seen(std::size_t source, std::uint64_t changes);
 
   Tree tree_;
-  NegotiatorOptions options_;
+  StallTimes stall_times_;
   ResponseCache cache_;
   std::unordered_map<std::string, Entry> entries_;
   std::vector<Repeat> repeats_;  // by id

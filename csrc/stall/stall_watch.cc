@@ -87,7 +87,7 @@ void StallWatch::abandon_after_fork() {
   if (thread_.joinable()) thread_.detach();
 }
 
-std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const NegotiatorOptions& options) {
+std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const StallTimes& times) {
   auto progress = std::make_shared<EngineProgress>();
   Watched watched;
   watched.progress = progress;
@@ -95,8 +95,8 @@ std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const Negotia
     watched.members.add(rank);
     watched.several_hosts |= topology_.host_of(rank) != topology_.host_of(tree.world_ranks.front());
   }
-  watched.warning = options.stall_warning;
-  watched.shutdown = options.stall_shutdown;
+  watched.warning = times.warning;
+  watched.shutdown = times.shutdown;
   if (!tree.is_root()) {
     watched.leaders.add(tree.world_ranks.front());
     watched.leaders.add(tree.world_ranks[static_cast<std::size_t>(tree.parent)]);

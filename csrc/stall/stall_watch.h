@@ -14,10 +14,10 @@
 #include "bootstrap/topology.h"
 #include "bootstrap/watch/liveness.h"
 #include "bootstrap/watch/watch.h"
-#include "control/negotiator_options.h"
 #include "control/tree.h"
 #include "stall/engine_progress.h"
 #include "stall/missing_rank_query.h"
+#include "stall/stalled_requests.h"
 
 namespace perseus {
 
@@ -42,7 +42,7 @@ class StallWatch {
 
   // Registers a new engine. All its ranks must register their engines in the same order. The watch lasts as long as the
   // engine keeps the returned object.
-  std::shared_ptr<EngineProgress> open(const Tree& tree, const NegotiatorOptions& options);
+  std::shared_ptr<EngineProgress> open(const Tree& tree, const StallTimes& times);
 
   // Called in a forked child, in which the thread does not exist.
   void abandon_after_fork();

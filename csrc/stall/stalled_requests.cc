@@ -34,9 +34,9 @@ std::string in_seconds(milliseconds time) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
 
-StalledRequests::StalledRequests(const Tree& tree, const NegotiatorOptions& options, OpenRequests& open, Report& report,
+StalledRequests::StalledRequests(const Tree& tree, const StallTimes& times, OpenRequests& open, Report& report,
                                  std::vector<Decision>& decisions)
-    : tree_(tree), options_(options), open_(open), report_(report), decisions_(decisions), below_{tree.rank} {
+    : tree_(tree), times_(times), open_(open), report_(report), decisions_(decisions), below_{tree.rank} {
   all_.add_run({0, tree.size()});
   for (const auto& ranks : tree.ranks_below) below_.add(ranks);
 }
@@ -79,9 +79,9 @@ void StalledRequests::check(Clock::time_point now) {
 
 void StalledRequests::report_if_late(const Request& request, Clock::time_point since, Clock::time_point& warned,
                                      Clock::time_point now) {
-  const auto warning = warned == since ? options_.first_stall_warning : options_.stall_warning;
-  const auto shutdown = options_.stall_shutdown;
-  const bool late = options_.stall_warning.count() > 0 && now - warned >= warning;
+  const auto warning = warned == since ? times_.first_warning : times_.warning;
+  const auto shutdown = times_.shutdown;
+  const bool late = times_.warning.count() > 0 && now - warned >= warning;
   const bool over = shutdown.count() > 0 && now - since >= shutdown;
   if (!late && !over) return;
   warned = now;
@@ -95,10 +95,10 @@ void StalledRequests::receive(StallReport report, Clock::time_point now) {
     report_.stalls.push_back(std::move(report));
     return;
   }
-  const bool early = milliseconds(report.waited_ms) < options_.first_stall_warning;  // a report of check_verbs()
+  const bool early = milliseconds(report.waited_ms) < times_.first_warning;  // a report of check_verbs()
   auto [found, is_new] = stalls_.try_emplace(report.name);
   auto& stall = found->second;
-  const auto period = options_.stall_warning;
+  const auto period = times_.warning;
   if (is_new) {
     stall.since = now - milliseconds(report.waited_ms);
     stall.warned = stall.since - period;
@@ -106,7 +106,7 @@ void StalledRequests::receive(StallReport report, Clock::time_point now) {
   report.present.add(known_submitters(report.name));
   stall.report = std::move(report);
   // A late report of a period for which a warning was already given waits for the next period.
-  const bool over = options_.stall_shutdown.count() > 0 && now - stall.since >= options_.stall_shutdown;
+  const bool over = times_.shutdown.count() > 0 && now - stall.since >= times_.shutdown;
   if (!over && (early || now - stall.warned < period / 2)) return;
   stall.fresh = stall.fresh || !stall.due;
   stall.due = true;
@@ -125,8 +125,8 @@ void StalledRequests::clear() {
 
 void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
   const auto waited = time_between(stall.since, now);
-  const bool over = options_.stall_shutdown.count() > 0 && waited >= options_.stall_shutdown;
-  if (!over && options_.stall_warning.count() == 0) return;
+  const bool over = times_.shutdown.count() > 0 && waited >= times_.shutdown;
+  if (!over && times_.warning.count() == 0) return;
   // Requests that stall together mostly wait for the same ranks.
   if (auto others = missing(stall.report.present); stall.report.present != described_ || others != described_missing_) {
     described_ = stall.report.present;
@@ -136,7 +136,7 @@ void StalledRequests::warn(const Stall& stall, Clock::time_point now) {
   Decision decision;
   decision.request = request_named(stall.report.name);
   decision.text = stall.report.label + (over ? " timed out after a timeout of " : " has waited ") +
-                  in_seconds(over ? options_.stall_shutdown : waited) + description_ +
+                  in_seconds(over ? times_.shutdown : waited) + description_ +
                   ". All ranks must call the same collectives; check whether the missing ranks are still busy or have "
                   "taken another branch.";
   decision.kind = over ? Decision::Kind::close : Decision::Kind::warn;
@@ -222,7 +222,7 @@ void StalledRequests::check_names(const std::string& plain, const Names& names, 
   }
   auto& since = found->second.since;
   if (since == Clock::time_point{}) since = now;
-  if (options_.stall_warning.count() > 0 && now - since >= options_.stall_warning) fail(plain, names);
+  if (times_.warning.count() > 0 && now - since >= times_.warning) fail(plain, names);
 }
 
 void StalledRequests::apply(const Decision& decision, std::uint64_t changes) {

@@ -10,11 +10,16 @@
 #include <vector>
 
 #include "control/messages.h"
-#include "control/negotiator_options.h"
 #include "control/rank_set.h"
 #include "control/tree.h"
 
 namespace perseus {
+
+struct StallTimes {
+  std::chrono::milliseconds warning{60000};    // 0: no warnings
+  std::chrono::milliseconds shutdown{0};       // 0: no shutdown
+  std::chrono::milliseconds first_warning{0};  // 0: as late as later ones
+};
 
 // Returns for example "60.5".
 std::string in_seconds(std::chrono::milliseconds time);
@@ -53,7 +58,7 @@ class StalledRequests {
   using Clock = OpenRequests::Clock;
 
   // `report` goes to the parent, and the root's next plan has `decisions`. All objects must outlive this one.
-  StalledRequests(const Tree& tree, const NegotiatorOptions& options, OpenRequests& open, Report& report,
+  StalledRequests(const Tree& tree, const StallTimes& times, OpenRequests& open, Report& report,
                   std::vector<Decision>& decisions);
 
   // Looks for requests that wait too long. Adds to the report, or to the decisions.
@@ -116,7 +121,7 @@ class StalledRequests {
   void fail(const std::string& plain, const Names& names);
 
   const Tree& tree_;
-  const NegotiatorOptions& options_;
+  const StallTimes& times_;
   OpenRequests& open_;
   Report& report_;
   std::vector<Decision>& decisions_;

@@ -21,10 +21,7 @@ using testing::request;
 using Kind = Decision::Kind;
 
 NegotiatorOptions stalls(std::chrono::milliseconds warning, std::chrono::milliseconds shutdown) {
-  NegotiatorOptions options;
-  options.stall_warning = warning;
-  options.stall_shutdown = shutdown;
-  return options;
+  return {.stalls = {.warning = warning, .shutdown = shutdown}};
 }
 
 void look(ControlJob& job) {
@@ -67,7 +64,7 @@ TEST(Stalls, AWarningNamesTensorRanksAndTime) {
 
 TEST(Stalls, TheFirstWarningMayComeEarlier) {
   auto options = stalls(60s, 0s);
-  options.first_stall_warning = 10s;
+  options.stalls.first_warning = 10s;
   ControlJob job({0, 0, 1}, options);
   job.submit(0, allreduce("x"));
   job.settle();

@@ -53,7 +53,7 @@ class NcclTest : public ::testing::Test {
     std::iota(members.begin(), members.end(), 0);
     run_world(Ranks::threads, job.ranks, [&](World& world) {
       EngineOptions options;
-      options.negotiator.stall_shutdown = job.timeout;
+      options.negotiator.stalls.shutdown = job.timeout;
       const auto abort_group = make_abort_group(world.liveness);
       options.device_transports = [&](const auto& device, const auto& stream, const BootstrapAllgather& exchange,
                                       auto& why) {

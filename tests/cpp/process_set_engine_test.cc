@@ -359,8 +359,8 @@ TEST_P(Engines, JoinedRanksContributeZeros) {
 
 TEST(ProcessSetEngine, AStallBecomesAnErrorOnAllRanks) {
   EngineOptions options;
-  options.negotiator.stall_warning = 0ms;
-  options.negotiator.stall_shutdown = 50ms;
+  options.negotiator.stalls.warning = 0ms;
+  options.negotiator.stalls.shutdown = 50ms;
   const auto body = [](EngineRank& rank, World& world) {
     // A rank that submits after the other rank's wait has ended everything gets the same error.
     const auto outcome = [&]() -> Status {

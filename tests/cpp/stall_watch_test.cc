@@ -42,8 +42,8 @@ class WatchedRank {
     liveness_.on_lost([this] { lost_.set_value(); });
     std::vector<int> everybody(static_cast<std::size_t>(size));
     std::iota(everybody.begin(), everybody.end(), 0);
-    const NegotiatorOptions options{.stall_warning = milliseconds(0), .stall_shutdown = kShutdown};
-    progress_ = stalls_.open(make_tree(rank, std::vector<int>(everybody.size(), 0), everybody), options);
+    const StallTimes times{.warning = milliseconds(0), .shutdown = kShutdown};
+    progress_ = stalls_.open(make_tree(rank, std::vector<int>(everybody.size(), 0), everybody), times);
   }
 
   void begin() { progress_->begin(request_, 0); }

@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int rank = input.below(4);
   const auto tree = make_tree(rank, hosts, {0, 1, 2, 3});
   const bool is_leaf = tree.children.empty();
-  Negotiator negotiator(tree, {.cache_capacity = 16, .stall_warning = std::chrono::milliseconds(100)});
+  Negotiator negotiator(tree, {.cache_capacity = 16, .stalls = {.warning = std::chrono::milliseconds(100)}});
   Negotiator::Clock::time_point now;
   try {
     negotiator.submit(own_request(), now);

@@ -32,7 +32,7 @@ std::vector<Situation> steps(int ranks, int tensors) {
 std::vector<Situation> one_straggler(int ranks, int tensors) {
   constexpr milliseconds kWarning{60000};
   Costs costs(ranks, kRanksPerHost);
-  NegotiatingJob job(make_trees(costs), costs, {.stall_warning = kWarning});
+  NegotiatingJob job(make_trees(costs), costs, {.stalls = {.warning = kWarning}});
   const auto requests = layers(tensors);
   require(job.step(requests, ranks) == requests.size());
   require(job.step(requests, ranks - 1) == 0);

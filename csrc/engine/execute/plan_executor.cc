@@ -215,7 +215,7 @@ DeviceStreams& PlanExecutor::device_streams(const Batch& batch) {
   if (!device) device = options_.device();
   device_streams_ =
       std::make_unique<DeviceStreams>(std::move(device), transport_, tree_.world_ranks, options_.device_transports,
-                                      options_.streams, options_.negotiator.stall_shutdown, registry_);
+                                      options_.streams, options_.negotiator.stalls.shutdown, registry_);
   return *device_streams_;
 }
 

@@ -206,7 +206,7 @@ std::shared_ptr<ProcessSetEngine> Session::make_own_engine(const std::vector<int
     return make_device_transport(device, stream, group, why);
   };
   const bool is_world = static_cast<int>(ranks.size()) == topology_->size();
-  if (stall_watch_) options.progress = stall_watch_->open(tree, options.negotiator);
+  if (stall_watch_) options.progress = stall_watch_->open(tree, options.negotiator.stalls);
   if (!is_world) options.trace_suffix = " on ranks " + text_of(ranks);
   return {new ProcessSetEngine(std::move(tree), std::move(link), std::move(options), *liveness_, set_verbs),
           [fabric = fabric_, timeline = timeline_](ProcessSetEngine* engine) { delete engine; }};
@@ -383,7 +383,7 @@ Status Session::remove_set(const Request& request, Completion* completion) {
 ProcessSetId Session::add_group(const std::vector<int>& ranks, const BootstrapAllgather& exchange,
                                 std::chrono::milliseconds timeout) {
   auto options = options_of_sets();
-  if (timeout.count() > 0) options.negotiator.stall_shutdown = timeout;
+  if (timeout.count() > 0) options.negotiator.stalls.shutdown = timeout;
   auto engine = make_engine(ranks, exchange, options);
   if (!engine) {
     throw Error(ErrorKind::invalid_argument, "rank " + std::to_string(topology_->rank()) + " makes a group of ranks " +

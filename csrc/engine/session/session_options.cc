@@ -29,7 +29,8 @@ FabricOptions fabric_options(const Config& config, const BootstrapOptions& boots
 
 EngineOptions engine_options(const Config& config, int local_rank) {
   EngineOptions options;
-  options.negotiator = {config.cache_capacity, config.stall_warning, config.stall_shutdown, config.first_stall_warning};
+  options.negotiator = {config.cache_capacity,
+                        {config.stall_warning, config.stall_shutdown, config.first_stall_warning}};
   options.fusion_threshold_bytes = config.fusion_threshold_bytes;
   options.batching_delay = config.batching_delay;
   options.spin = config.spin;

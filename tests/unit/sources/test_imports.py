@@ -73,7 +73,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # names/perseus is installed as the package `perseus`, which imports perseus_like as users do.
 INSTALLED_BESIDE = "names/perseus/__init__.py"
 
-CONTROL_WITHOUT_STALLS = ("messages", "negotiator_options", "rank_set", "request", "serialization", "tree")
+CONTROL_WITHOUT_STALLS = ("messages", "rank_set", "request", "serialization", "tree")
 # For each folder of csrc/, the beginnings of paths that its files may include. Its own folder is always allowed.
 INCLUDES: dict[str, tuple[str, ...]] = {
     "base": (),
