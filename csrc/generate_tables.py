@@ -45,6 +45,10 @@ def render(header: str) -> str:
             rows.append(("join", "no tensor and no name"))
         for number, (row, comment) in enumerate(rows):
             text += f"    {row} = {number}{f'  # {comment}' if comment else ''}\n"
+        if name == "Verb":
+            reducing = re.findall(r'X\(\w+, (\w+), "\w+", true', found[1])
+            listed = ", ".join(f"Verb.{verb}" for verb in reducing)
+            text += f"\n\nREDUCING = ({listed})  # the verbs with an operation and factors\n"
     return text
 
 

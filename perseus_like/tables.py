@@ -64,6 +64,9 @@ class Verb(IntEnum):
     join = 9  # no tensor and no name
 
 
+REDUCING = (Verb.allreduce, Verb.adasum, Verb.reduce_scatter)  # the verbs with an operation and factors
+
+
 class Start(IntEnum):
     """The thread that executes an allreduce."""
 

@@ -47,20 +47,21 @@
   X(UNAVAILABLE, unavailable)           /* a library, memory or a device is missing */                           \
   X(SHUT_DOWN, shut_down)               /* this session was shut down before the work was complete */
 
-/* What ranks agree on: Verb of control/request.h. X(NAME, name, text). `text` begins the names of requests. */
-#define PERSEUS_REQUEST_VERBS(X)                                                                  \
-  X(ALLREDUCE, allreduce, "allreduce")                                                            \
-  X(ADASUM, adasum, "adasum") /* an allreduce by adaptive summation; floating types only */       \
-  X(BROADCAST, broadcast, "broadcast")                                                            \
-  X(ALLGATHER, allgather, "allgather") /* along the first dimension, in which ranks may differ */ \
-  X(ALLTOALL, alltoall, "alltoall")    /* one tensor */                                           \
-  X(REDUCE_SCATTER, reduce_scatter, "reducescatter")                                              \
-  X(BARRIER, barrier, "barrier") /* no tensor */                                                  \
-  X(ADD_PROCESS_SET, add_process_set, "add_process_set")                                          \
-  X(REMOVE_PROCESS_SET, remove_process_set, "remove_process_set")
+/* What ranks agree on: Verb of control/request.h. X(NAME, name, text, reduces, results). `text` begins the names of
+ * requests. `reduces`: the verb has an operation and factors. `results` are Results of control/request.h. */
+#define PERSEUS_REQUEST_VERBS(X)                                                                                     \
+  X(ALLREDUCE, allreduce, "allreduce", true, same_shapes)                                                            \
+  X(ADASUM, adasum, "adasum", true, same_shapes) /* an allreduce by adaptive summation; floating types only */       \
+  X(BROADCAST, broadcast, "broadcast", false, same_shapes)                                                           \
+  X(ALLGATHER, allgather, "allgather", false, other_rows) /* along the first dimension, in which ranks may differ */ \
+  X(ALLTOALL, alltoall, "alltoall", false, other_rows)    /* one tensor */                                           \
+  X(REDUCE_SCATTER, reduce_scatter, "reducescatter", true, other_rows)                                               \
+  X(BARRIER, barrier, "barrier", false, none) /* no tensor */                                                        \
+  X(ADD_PROCESS_SET, add_process_set, "add_process_set", false, none)                                                \
+  X(REMOVE_PROCESS_SET, remove_process_set, "remove_process_set", false, none)
 
 /* All verbs. Join has no tensor and no name: it is a state of a rank, and the engine has no request for it. */
-#define PERSEUS_VERBS(X) PERSEUS_REQUEST_VERBS(X) X(JOIN, join, "join")
+#define PERSEUS_VERBS(X) PERSEUS_REQUEST_VERBS(X) X(JOIN, join, "join", false, none)
 
 /* X(NAME, name). The thread that executes an allreduce of Python. */
 #define PERSEUS_STARTS(X)                                                         \

@@ -44,7 +44,7 @@ std::shared_ptr<WorkItem> work_of(const PerseusRequest& request, int ranks) {
   if (engine_request.verb != Verb::barrier && engine_request.members.empty())
     refuse(engine_request.label() + ": a tensor is needed");
   if (request.outputs == nullptr) {
-    if (writes_in_place(engine_request.verb)) work->outputs = work->inputs;
+    if (results_of(engine_request.verb) == Results::same_shapes) work->outputs = work->inputs;
   } else {
     work->outputs.assign(request.outputs, request.outputs + request.tensor_count);
   }

@@ -7,10 +7,18 @@ namespace perseus {
 
 namespace {
 
+struct Row {
+  std::string_view name;
+  bool reduces;
+  Results results;
+};
+
 // Indexed by Verb.
-#define PERSEUS_ROW(NAME, name, text) text,
-constexpr auto kNames = std::to_array<std::string_view>({PERSEUS_REQUEST_VERBS(PERSEUS_ROW)});
+#define PERSEUS_ROW(NAME, name, text, reduces, results) Row{text, reduces, Results::results},
+constexpr auto kVerbs = std::to_array<Row>({PERSEUS_REQUEST_VERBS(PERSEUS_ROW)});
 #undef PERSEUS_ROW
+
+const Row& row_of(Verb verb) { return kVerbs[static_cast<std::size_t>(verb)]; }
 
 bool first_dimension_is_free(Verb verb) { return verb == Verb::allgather || verb == Verb::alltoall; }
 
@@ -22,7 +30,9 @@ bool members_agree(const Member& a, const Member& b, bool first_is_free) {
 
 }  // namespace
 
-std::string_view name_of(Verb verb) { return kNames[static_cast<std::size_t>(verb)]; }
+std::string_view name_of(Verb verb) { return row_of(verb).name; }
+Results results_of(Verb verb) { return row_of(verb).results; }
+bool reduces(Verb verb) { return row_of(verb).reduces; }
 
 std::string_view name_without_verb(std::string_view name) {
   constexpr std::string_view kGrouped = "grouped_";
@@ -30,7 +40,8 @@ std::string_view name_without_verb(std::string_view name) {
   if (dot == std::string_view::npos) return name;
   auto word = name.substr(0, dot);
   if (word.starts_with(kGrouped)) word.remove_prefix(kGrouped.size());
-  return std::find(kNames.begin(), kNames.end(), word) == kNames.end() ? name : name.substr(dot + 1);
+  const bool is_verb = std::any_of(kVerbs.begin(), kVerbs.end(), [&](const Row& row) { return row.name == word; });
+  return is_verb ? name.substr(dot + 1) : name;
 }
 
 std::int64_t Request::bytes() const {

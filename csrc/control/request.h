@@ -15,7 +15,14 @@ namespace perseus {
 
 enum class Verb : std::uint8_t { PERSEUS_REQUEST_VERBS(PERSEUS_ENUMERATOR) };
 
+// The shapes of a verb's results: those of its tensors, whose memory they may then take, or with other numbers of rows.
+enum class Results : std::uint8_t { same_shapes, other_rows, none };
+
 std::string_view name_of(Verb verb);
+Results results_of(Verb verb);
+
+// Returns true if the verb has an operation and factors.
+bool reduces(Verb verb);
 
 // Returns the name that the caller gave to a request. Adapters put the verb in front of it, as in "broadcast.x" and
 // "grouped_allreduce.x".

@@ -32,11 +32,6 @@ inline Status failure_of(const WorkItem& work, Status failure) {
   return {failure.kind(), label + ": " + failure.text()};
 }
 
-// Returns whether the outputs of a work item may be its inputs.
-inline bool writes_in_place(Verb verb) {
-  return verb == Verb::allreduce || verb == Verb::adasum || verb == Verb::broadcast;
-}
-
 // Returns the completion; it keeps the whole work item alive.
 inline std::shared_ptr<Completion> completion_of(const std::shared_ptr<WorkItem>& work) {
   return {work, &work->completion};

@@ -58,7 +58,7 @@ double factor(const std::string& text) { return std::strtod(text.c_str(), nullpt
 
 // Returns the word that begins the names of requests.
 std::string text_of(std::int32_t verb) {
-#define PERSEUS_ROW(NAME, name, text) text,
+#define PERSEUS_ROW(NAME, name, text, ...) text,
   constexpr auto kTexts = std::to_array<const char*>({PERSEUS_VERBS(PERSEUS_ROW)});
 #undef PERSEUS_ROW
   return kTexts[static_cast<std::size_t>(verb)];

@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus_like.tables import DType
+from perseus_like.tables import REDUCING, DType
 from perseus_like.tensor import SUM, ReduceOptions
 
+from ..native import VERBS
 from . import eager
 
 DTYPES = {tf.as_dtype("bool" if dtype is DType.boolean else dtype.name): int(dtype) for dtype in DType}
-REDUCING = ("allreduce", "reducescatter")  # the verbs with an operation and factors
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Request:
         """Returns the attributes of the verb's operation."""
         own: dict[str, Any] = {"tensor_name": tensor_name, "grouped": self.grouped, "process_set_id": self.set_id}
         op, average, prescale, postscale, wire_dtype = self.reduce
-        if self.verb in REDUCING:
+        if VERBS[self.verb] in REDUCING:
             own |= {"reduce_op": op, "average": average}
             own |= {"prescale_factor": repr(float(prescale)), "postscale_factor": repr(float(postscale))}
         if self.verb == "allreduce":

@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus_like.tables import REDUCING
 from perseus_like.tensor import ReduceOptions
 
-from ..native import operation_of
-from . import REDUCING, Request
+from ..native import VERBS, operation_of
+from . import Request
 from .eager import DEFAULTS
 from .execution import run
 from .gradients import RULES, Gradients, backward
@@ -36,7 +37,7 @@ def _request_of(node: Any, verb: str) -> Request:
         whole_name=bool(given),
     )
     extra: dict[str, Any] = {}
-    if verb in REDUCING:
+    if VERBS[verb] in REDUCING:
         factors = (float(_attribute(node, "prescale_factor")), float(_attribute(node, "postscale_factor")))
         extra["reduce"] = ReduceOptions(_attribute(node, "reduce_op"), bool(_attribute(node, "average")), *factors)
     if verb == "allreduce":

@@ -138,22 +138,11 @@ void DeviceStreams::abort(const Status& why) {
 
 // Decides by the request alone, so that all ranks decide alike.
 bool DeviceStreams::stays_on_device(const Request& request) const {
-  if (links_.empty()) return false;
-  switch (request.verb) {
-    case Verb::broadcast:
-    case Verb::allgather:
-    case Verb::alltoall: return true;
-    case Verb::allreduce:
-    case Verb::reduce_scatter:
-      return std::all_of(request.members.begin(), request.members.end(), [&](const Member& member) {
-        return links_.front().transport->carries(reduction_of(request, member.dtype));
-      });
-    case Verb::adasum:
-    case Verb::barrier:
-    case Verb::add_process_set:
-    case Verb::remove_process_set: break;
-  }
-  return false;
+  if (links_.empty() || results_of(request.verb) == Results::none || request.verb == Verb::adasum) return false;
+  if (!reduces(request.verb)) return true;
+  return std::all_of(request.members.begin(), request.members.end(), [&](const Member& member) {
+    return links_.front().transport->carries(reduction_of(request, member.dtype));
+  });
 }
 
 Status DeviceStreams::queue(Link& link, const std::vector<BatchItem>& tasks) {
@@ -246,7 +235,7 @@ void DeviceStreams::bring(const std::vector<BatchItem>& tasks, std::vector<std::
       mine->inputs.push_back(at);
       at += aligned(size);
     }
-    if (writes_in_place(mine->request.verb)) mine->outputs = mine->inputs;
+    if (results_of(mine->request.verb) == Results::same_shapes) mine->outputs = mine->inputs;
   }
   device_->synchronize(*device_->record(*copies_));
 }

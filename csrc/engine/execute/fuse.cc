@@ -8,9 +8,9 @@ namespace {
 constexpr std::int64_t kAloneBytes = 1 << 20;
 
 bool may_share(const Request& request, std::int64_t threshold_bytes) {
-  const bool verb = request.verb == Verb::allreduce || request.verb == Verb::adasum || request.verb == Verb::broadcast;
   const auto bytes = request.bytes();
-  return verb && request.members.size() == 1 && bytes < kAloneBytes && bytes < threshold_bytes;
+  return results_of(request.verb) == Results::same_shapes && request.members.size() == 1 && bytes < kAloneBytes &&
+         bytes < threshold_bytes;
 }
 
 bool same_kind(const Request& a, const Request& b) {

@@ -33,6 +33,7 @@ void check_root(const Request& request, int ranks) {
 
 void check_splits(WorkItem& work, int ranks) {
   const auto& request = work.request;
+  if (request.members.size() != 1) refuse(request, "one tensor is needed");
   if (request.checked && work.expected.size() != static_cast<std::size_t>(ranks)) {
     refuse(request, std::to_string(work.expected.size()) + " expected counts for " + std::to_string(ranks) + " ranks");
   }
@@ -62,20 +63,10 @@ void check_splits(WorkItem& work, int ranks) {
 
 void check_arguments(WorkItem& work, int ranks) {
   const auto& request = work.request;
-  switch (request.verb) {
-    case Verb::adasum: return check_is_floating(request);
-    case Verb::broadcast: return check_root(request, ranks);
-    case Verb::allgather:
-    case Verb::reduce_scatter: return check_has_rows(request);
-    case Verb::alltoall:
-      if (request.members.size() != 1) refuse(request, "one tensor is needed");
-      check_has_rows(request);
-      return check_splits(work, ranks);
-    case Verb::allreduce:
-    case Verb::barrier:
-    case Verb::add_process_set:
-    case Verb::remove_process_set: return;
-  }
+  if (request.verb == Verb::adasum) check_is_floating(request);
+  if (request.verb == Verb::broadcast) check_root(request, ranks);
+  if (results_of(request.verb) == Results::other_rows) check_has_rows(request);
+  if (request.verb == Verb::alltoall) check_splits(work, ranks);
 }
 
 }  // namespace perseus
