@@ -1,4 +1,4 @@
-// A transport for tensors on an accelerator. Its calls queue work on one device stream and return.
+// A transport on a device. On an accelerator, its calls queue work on one device stream and return.
 #pragma once
 
 #include <chrono>

@@ -90,6 +90,12 @@ int Communicator::await_start(const std::function<void()>& poll) {
 
 Communicator::~Communicator() {
   if (has_abandoned_call()) return;
+  std::shared_ptr<void> current;
+  try {
+    current = device_->use();
+  } catch (const Error&) {
+    // The device has failed; the communicator must be destroyed even so.
+  }
   if (liveness_.any_lost()) abort(liveness_.status().text());
   if (!handle_->close()) {
     if (abort_group_) handle_->await_end(std::chrono::steady_clock::now() + kAbortTimeout);
@@ -185,6 +191,8 @@ Op Communicator::pre_mul_sum(DataType type, double factor, void* scalar) {
 }
 
 void Communicator::deregister(void* registered) {
+  device_->finish();
+  const auto locked = lock();
   const CommHandle::Call in_call(*handle_);
   if (in_call.begun()) library_->call.comm_deregister(handle_->comm(), registered);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -24,9 +25,10 @@ struct Options {
   std::shared_ptr<AbortGroup> abort_group = {};  // null: the communicator has its own
 };
 
-// A communicator of the library. One thread at a time uses it. If a peer is lost or the library reports an error, all
-// communicators of the abort group are aborted, which ends the work that waits in them. A library that cannot abort
-// (Traits::blocking) is called on its own thread, which is then abandoned. Members throw Error.
+// A communicator of the library. One thread at a time uses it: the one that holds lock(). If a peer is lost or the
+// library reports an error, all communicators of the abort group are aborted, which ends the work that waits in them. A
+// library that cannot abort (Traits::blocking) is called on its own thread, which is then abandoned. Members throw
+// Error.
 class Communicator {
  public:
   // Collective over `size` ranks, all of which have the same `id`.
@@ -40,6 +42,9 @@ class Communicator {
   Device& device() const { return *device_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  // Any thread may release registered memory, but a library allows one call of a communicator at a time.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(in_use_); }
 
   // Calls one of the library's functions by call(functions, comm), which returns the function's code. `function` is its
   // name without the prefix. `call` holds everything by value, because it may be abandoned.
@@ -68,7 +73,7 @@ class Communicator {
   // `scalar` is `factor` as a `type`.
   Op pre_mul_sum(DataType type, double factor, void* scalar);
 
-  // Ends a registration of XcclTransport::register_memory(), and ignores failures.
+  // Ends a registration of XcclTransport::register_memory() after the queued work, and ignores failures. Takes lock().
   void deregister(void* registered);
 
   // Throws the failure of work in progress, after aborting it. Cheap enough for a wait loop.
@@ -96,6 +101,7 @@ class Communicator {
   std::shared_ptr<const Library> library_;
   std::shared_ptr<Device> device_;
   int rank_, size_;
+  std::mutex in_use_;
   Liveness& liveness_;
   bool queue_only_;
   std::shared_ptr<CommHandle> handle_;

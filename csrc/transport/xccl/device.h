@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -23,14 +24,20 @@ class Device {
   // Returns the stream to pass to the library with every call; null for host memory.
   virtual void* stream() const = 0;
 
-  // Makes the device current on the calling thread.
+  // Makes the device current on a thread of this library.
   virtual void activate() {}
+  // Makes the device current on the calling thread until the result is released.
+  virtual std::shared_ptr<void> use() { return nullptr; }
 
   // Allocate and free staging memory. It is freed only after the work on the stream that uses it.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+
+  // Returns true if pack() and unpack() can scale and convert; otherwise they only copy. All ranks give the same
+  // answer.
+  virtual bool has_kernels() const { return true; }
 
   // Returns the elements of memory that pack() fills; a device may leave gaps between pieces. It is at least the number
   // of elements, and that number for a single piece.
@@ -67,6 +74,8 @@ class Device {
 
   // Returns true if all queued work is done, including the library's.
   virtual bool done() = 0;
+  // Blocks until all queued work is done, or the device has failed.
+  virtual void finish() {}
 };
 
 // Host memory, where the processor does all work without a stream.

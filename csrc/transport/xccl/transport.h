@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/memory/lent_memory.h"
 #include "base/wait/blocking.h"
+#include "transport/device_transport.h"
 #include "transport/fabric.h"
-#include "transport/transport.h"
 #include "transport/xccl/communicator.h"
 #include "transport/xccl/staging.h"
 
@@ -35,7 +35,7 @@ void exchange_equal(const Context& context, const void* in, void* out, std::int6
 // If the library does not have a reduction, or computes it differently from what transport.h specifies, the ranks
 // exchange the data over the library and reduce on the device, if the device can. If a library adds 16-bit floats in 16
 // bits (Traits::adds_16_bits), they are scaled before the sum, so that an average does not overflow.
-class XcclTransport final : public Transport {
+class XcclTransport final : public DeviceTransport {
  public:
   explicit XcclTransport(std::unique_ptr<Communicator> communicator)
       : communicator_(std::move(communicator)), staging_(communicator_->device()) {}
@@ -56,16 +56,13 @@ class XcclTransport final : public Transport {
   void abort(const Status& why) override;
   bool has_lent_memory() const override { return communicator_->has_abandoned_call(); }
 
+  bool carries(const Reduction& reduction) const override;
+  Status check() override;
+  std::shared_ptr<void> register_memory(void* memory, std::size_t bytes) override;
+
   // Returns ok if the transport supports the reduction, else an error that says what to do. Call it before the ranks
   // agree on the reduction.
   Status supports(const Reduction& reduction) const;
-
-  // Returns the failure of queued work, which is then aborted. Cheap enough for a wait loop.
-  Status check();
-
-  // Registers memory that the library may then use without a copy, until the returned handle is released. Local: no
-  // rank waits for another. Returns null if the library does not support registration.
-  std::shared_ptr<void> register_memory(void* memory, std::size_t bytes);
 
  private:
   // Runs the body of a verb, which gets a Context and may throw. After a failure, the transport is unusable.
@@ -81,7 +78,9 @@ template <class Body>
 Status XcclTransport::as_status(const Body& body) {
   if (!failure_.ok()) return failure_;
   before_blocking();  // within the library
+  const auto locked = communicator_->lock();
   try {
+    const auto current = communicator_->device().use();
     communicator_->check();
     body(Context{*communicator_, staging_});
     communicator_->wait();
