@@ -17,7 +17,7 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import DType
 
-from .collectives import collectives
+from .tensors import collectives
 
 Gradient = torch.Tensor | None
 

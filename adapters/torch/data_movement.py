@@ -12,7 +12,7 @@ from perseus_like.docstrings import documented
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .autograd import HorovodAllgather, HorovodAlltoall, HorovodBroadcast, HorovodGroupedAllgather, differentiable
-from .collectives import collectives
+from .tensors import collectives
 
 Tensor = torch.Tensor
 Splits = Sequence[int] | torch.Tensor | None

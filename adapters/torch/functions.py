@@ -15,10 +15,10 @@ from perseus_like.objects import allgather_object, broadcast_object
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.session import session
 
-from .collectives import collectives
 from .data_movement import allgather, broadcast_, broadcast_async_
 from .ops import synchronize
 from .sharded_optimizer import ZeroRedundancyOptimizer
+from .tensors import collectives
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:

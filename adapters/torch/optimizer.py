@@ -18,7 +18,6 @@ from perseus_like.gradients import GradientRules, Groups, checked_passes, gradie
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .any_optimizer import AnyOptimizer
-from .collectives import collectives
 from .compat.grad_scaler import around_scalers
 from .compat.training import mark_stepped, without_hooks
 from .feedback import checked_compression
@@ -28,6 +27,7 @@ from .gradients.pass_counts import HorovodPassNames
 from .reductions import allreduce_async_
 from .sharded_optimizer import ZeroRedundancyOptimizer
 from .sharded_optimizer import shard as sharded
+from .tensors import collectives
 
 Named = tuple[str, torch.Tensor]
 _REDUCED_BEFORE = (

@@ -21,7 +21,7 @@ from .autograd import (
     HorovodReducescatter,
     differentiable,
 )
-from .collectives import collectives
+from .tensors import collectives
 
 Tensor = torch.Tensor
 

@@ -9,7 +9,7 @@ import torch
 from perseus_like.collectives import Average, Op, Sum, resolve_op
 from perseus_like.process_sets import ProcessSet, global_process_set
 
-from .collectives import collectives
+from .tensors import collectives
 
 
 def sparse_allreduce_async(

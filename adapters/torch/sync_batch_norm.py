@@ -16,12 +16,12 @@ from perseus_like.host_memory.host_sets import host_process_set
 from perseus_like.process_sets import ProcessSet, global_process_set
 from perseus_like.world import size
 
-from .collectives import collectives
 from .compat.dynamo import not_compiled
 from .compat.training import BatchNormBase, is_batch_norm
 from .data_movement import allgather_async
 from .ops import synchronize
 from .reductions import allreduce_async
+from .tensors import collectives
 
 __all__ = ["Sum", "SyncBatchNorm", "allgather_async", "allreduce_async", "size", "synchronize"]
 

@@ -11,8 +11,8 @@ from perseus_like.host_memory.host_sets import host_process_set, leaders_process
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
-from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece
+from ..tensors import collectives
 
 
 class BetweenHosts(FeedbackCompressor):

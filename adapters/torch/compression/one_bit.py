@@ -8,8 +8,8 @@ import torch
 
 from perseus_like.process_sets import ProcessSet
 
-from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece, joined, parted
+from ..tensors import collectives
 
 SHORTEST_ROW = 32  # elements; for shorter rows, sending two means each costs too much
 

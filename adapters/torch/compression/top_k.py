@@ -10,8 +10,8 @@ import torch
 
 from perseus_like.process_sets import ProcessSet
 
-from ..collectives import collectives
 from ..feedback import FeedbackCompressor, Piece
+from ..tensors import collectives
 
 WHOLE_ELEMENTS = 1024  # a gradient of this size or less is sent whole
 

@@ -11,7 +11,7 @@ from perseus_like.collectives import Sum
 from perseus_like.collectives.handle import results_of
 from perseus_like.objects import allgather_object
 
-from ..collectives import collectives
+from ..tensors import collectives
 
 Kept = dict[int, torch.Tensor]  # by the place of the parameter in the groups of the optimizer
 _USED = "_perseus_used_version"  # an attribute of a gradient: its version when a step used it

@@ -13,7 +13,7 @@ from perseus_like.gradients.agreement import ChangeExchange, OwnChanges, OwnerNa
 from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 
-from ..collectives import collectives
+from ..tensors import collectives
 from .ownership import describe
 
 _OWNER = "DistributedOptimizer with op=Adasum"

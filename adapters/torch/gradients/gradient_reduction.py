@@ -14,7 +14,7 @@ from perseus_like.gradients import GradientReducer, GradientRules
 from perseus_like.gradients.buckets import Member
 from perseus_like.session import session
 
-from ..collectives import collectives
+from ..tensors import collectives
 from .gradient_memory import Kind, allocate, fill, member_of
 
 

@@ -10,8 +10,8 @@ from perseus_like.collectives import Average
 from perseus_like.collectives.compression import Compressed, wire_of
 from perseus_like.gradients import GradientRules
 
-from ..collectives import collectives
 from ..feedback import FeedbackCompressor
+from ..tensors import collectives
 
 
 def send_compressed(

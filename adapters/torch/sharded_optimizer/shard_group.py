@@ -9,8 +9,8 @@ from perseus_like.errors import UnavailableError
 from perseus_like.host_memory.host_sets import host_process_set, is_on_one_host, ranks_of_hosts
 from perseus_like.process_sets import GLOBAL, ProcessSet, registered_set
 
-from ..collectives import collectives
 from ..parameter_memory import Named
+from ..tensors import collectives
 
 
 @dataclass(frozen=True)

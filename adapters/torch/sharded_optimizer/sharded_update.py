@@ -17,13 +17,13 @@ from perseus_like.process_sets import ProcessSet
 from perseus_like.session import session
 from perseus_like.tables import Start
 
-from ..collectives import collectives
 from ..compat.dynamo import not_compiled
 from ..gradients.bucket_memory import GradientWatch
 from ..gradients.gradient_memory import fill, has_layout_of, is_at
 from ..gradients.gradient_watch import CLIP, report
 from ..gradients.ownership import describe
 from ..parameter_memory import is_shared, require_dense, share_parameters, unshare_all, unshare_parameters
+from ..tensors import collectives
 from .shard_group import ShardGroup
 from .shard_memory import ShardMemory, Slot
 from .shard_reduction import DDP, OWNER, ShardReduction

@@ -12,7 +12,7 @@ from perseus_like.errors import DisagreementError
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
-from ..collectives import collectives
+from ..tensors import collectives
 
 
 class OwnStep(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from perseus_like.collectives import Collectives
 from perseus_like.host_memory.registration import LARGE_ELEMENTS
 from perseus_like.session import session
 from perseus_like.tables import DType
@@ -88,6 +89,8 @@ class TorchTensors:
 
 
 tensors = TorchTensors()
+# The collectives of torch tensors, by the verbs that all adapters have.
+collectives: Collectives[torch.Tensor] = Collectives(tensors)
 
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -8,7 +8,7 @@ from perseus_like.collectives import Sum, join
 from perseus_like.process_sets import GLOBAL, ProcessSet
 from perseus_like.tables import Start
 
-from ...collectives import collectives
+from ...tensors import collectives
 from ...tensors.cuda import device_to_join_on
 
 

@@ -13,7 +13,7 @@ from perseus_like.collectives import Max, Sum
 from perseus_like.process_sets import ProcessSet
 from perseus_like.tables import Start
 
-from ...collectives import collectives
+from ...tensors import collectives
 
 if TYPE_CHECKING:
     from .reducer import Reducer

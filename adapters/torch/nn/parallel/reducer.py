@@ -20,12 +20,12 @@ from perseus_like.gradients import GradientRules
 from perseus_like.process_sets import ProcessSet
 
 from ...autograd import keep_graph
-from ...collectives import collectives
 from ...compat.core import NO_BACKWARD, at_end_of_backward, current_backward
 from ...compat.dynamo import is_compiling, not_compiled
 from ...gradients import Communicate, GradientBuckets
 from ...gradients.gradient_watch import StepWatch
 from ...gradients.ownership import ReducerPolicy
+from ...tensors import collectives
 
 _log = logging.getLogger("perseus_like")
 Named = tuple[str, torch.Tensor]

@@ -11,8 +11,8 @@ from perseus_like.collectives.handle import results_of
 from perseus_like.gradients.agreement import Agreeing
 from perseus_like.process_sets import ProcessSet
 
-from ...collectives import collectives
 from ...gradients.ownership import describe
+from ...tensors import collectives
 from .reducer import Named, Reducer
 
 
