@@ -16,8 +16,7 @@ from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
 from .gradient_aggregation import LocalGradientAggregationHelper
-from .gradients import OPS, TensorFlowReducer
-from .gradients.shared_attributes import with_shared_attributes
+from .gradients import OPS, TensorFlowReducer, with_shared_attributes
 from .ops import reduce_dense
 from .variables import key_of, plain
 

@@ -13,8 +13,7 @@ from perseus_like.gradients import Groups, gradient_rules, layers_of, number_of_
 from perseus_like.process_sets import ProcessSet, global_process_set
 
 from .compression import Compression
-from .gradients import OPS, TensorFlowReducer
-from .gradients.shared_attributes import with_shared_attributes
+from .gradients import OPS, TensorFlowReducer, with_shared_attributes
 from .variables import key_of
 
 Pairs = list[tuple[Any, Any]]
