@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perseus_like.launch.command_line.options import make_parser
+from perseus_like.launch.command_line import make_parser
 
 ROOT = Path(__file__).parents[2].resolve()
 # A reader who searches the words of an error wants to know what to do, and seldom why something was decided.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..protocol.messages import VARIABLE
-from .command_line.options import Options
+from .command_line import Options
 from .environment import user_variables
 from .start_errors import LaunchError
 

@@ -12,7 +12,7 @@ from ..host_facts import usable_cores
 from ..names import folder_of
 from ..protocol.failure_record import FULL_TRACEBACKS, VARIABLE
 from ..protocol.rank_variables import RANK_FACTS, TCP_RENDEZVOUS, rank_variables
-from .command_line.options import Options
+from .command_line import Options
 from .command_line.settings import IDENTIFIER
 from .output.rows import terminal_size
 from .processes.signals import INTERRUPTS

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from ..host_facts import temporary_folder
 from .binding import KINDS, Binding, find_binding, ranges, started_on
-from .command_line.options import Options
+from .command_line import Options
 from .environment import (
     STORE,
     forwarded_values,

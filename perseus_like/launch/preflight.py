@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .command_line.options import Options
+from .command_line import Options
 from .start_errors import LaunchError
 
 DEFAULT_SECONDS = 30

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..host_facts import installed_version
 from .addresses import listen_at, own_addresses
-from .command_line.options import Options
+from .command_line import Options
 from .environment import user_variables
 from .mpi.heartbeat import DEFAULT_TIMEOUT_SECONDS, LauncherHeartbeat
 from .preflight import DEFAULT_SECONDS, Wanted, check_hosts

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from ..errors import HorovodsWords
 from ..host_facts import temporary_folder
-from .command_line.options import parse_options
-from .elastic.elastic_settings import is_elastic
+from .command_line import parse_options
+from .elastic import is_elastic
 from .processes.child_launcher import JobEnd, run_launcher
 from .program import module_command
 from .start_errors import LaunchError

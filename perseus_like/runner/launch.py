@@ -10,8 +10,8 @@ from typing import Any
 # With `-m` the module's package is horovod.runner, in which relative names would not be found.
 from perseus_like.common.util import ccl_built, ddl_built, extension_available, gloo_built, mpi_built, nccl_built
 from perseus_like.launch import main
-from perseus_like.launch.command_line.options import parse_options
-from perseus_like.launch.elastic.elastic_settings import environment_has_timeout
+from perseus_like.launch.command_line import parse_options
+from perseus_like.launch.elastic import environment_has_timeout
 from perseus_like.launch.processes.child_launcher import run_launcher
 from perseus_like.launch.run_function import RankError, run
 from perseus_like.launch.start_errors import LaunchError

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ..launch.command_line.options import make_parser, parse_options, words_with_config
+from ..launch.command_line import make_parser, parse_options, words_with_config
 
 # horovodrun's options, by the attribute that its parser stores them in.
 _ATTRIBUTES = [

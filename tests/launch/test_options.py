@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseus_like.launch.command_line import explain
-from perseus_like.launch.command_line.options import parse_options
+from perseus_like.launch.command_line import explain, parse_options
 from perseus_like.launch.command_line.settings import GROUPS
 from perseus_like.launch.start_errors import LaunchError
 from tests.job import needs, succeeded

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like import _core
-from perseus_like.launch.command_line.options import make_parser
+from perseus_like.launch.command_line import make_parser
 from perseus_like.protocol.nearest import LAUNCHER_VARIABLES, core_variables
 from tests.job import LIMIT_SECONDS
 

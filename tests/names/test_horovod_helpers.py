@@ -14,7 +14,7 @@ import pytest
 
 from perseus_like.common import process_sets, util
 from perseus_like.data import AsyncDataLoaderMixin, BaseDataLoader
-from perseus_like.launch.command_line.options import parse_options
+from perseus_like.launch.command_line import parse_options
 from perseus_like.runner import _HorovodArgs, js_run, mpi_run
 from perseus_like.runner.common.util import codec, config_parser, env, host_hash, hosts, secret, timeout
 from perseus_like.runner.launch import _run, parse_args

@@ -10,14 +10,14 @@ from ...host_facts import installed_version, usable_cores
 from ...protocol.nearest import notes_on_variables
 from ..allocation import find_allocation
 from ..choice import choose_start
-from ..elastic.elastic_settings import is_elastic
+from ..elastic import is_elastic
 from ..environment import user_variables
 from ..host_list import Host, assign_ranks, is_this_machine, parse_hostfile, parse_hosts
 from ..program import split_variables, with_python
 from ..start_errors import LaunchError
 from ..torch_program import with_runner
+from . import Options, parse_options
 from .foreign_options import check_nodes
-from .options import Options, parse_options
 from .settings import parse_forward
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ...protocol.authentication import new_secret
 from ...protocol.failure_record import write_reason
 from ...protocol.messages import VARIABLE, Message, variable_for_generation
 from .. import processes
-from ..command_line.options import Options
+from ..command_line import Options
 from ..host_list import Host, assign_ranks, is_this_machine
 from ..output import Screen
 from ..processes.child import Child
@@ -26,8 +26,7 @@ from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import Supervisor
 from ..program import module_command
 from ..start_errors import LaunchError
-from . import agent
-from .elastic_settings import RESET_LIMIT_MESSAGE, ElasticSettings
+from . import RESET_LIMIT_MESSAGE, ElasticSettings, agent
 from .host_agent import HostAgent
 from .host_order import HostManager
 

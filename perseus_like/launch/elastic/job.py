@@ -13,7 +13,7 @@ from ..host_list import Host
 from ..output import Screen
 from ..processes.first_failure import Failure
 from ..processes.supervise import FAILURE_GRACE_SECONDS, Supervisor
-from .elastic_settings import RESET_LIMIT_MESSAGE, ElasticSettings
+from . import RESET_LIMIT_MESSAGE, ElasticSettings
 from .generation import awaited_by, candidates_of, expected_in, free_slots, in_order, members_of, without_a_slot
 from .host_order import HostManager
 from .started_worker import Worker, WorkerEnd, WorkerStarter

@@ -18,7 +18,7 @@ from ...protocol.authentication import AuthenticatedListener, new_secret
 from ...protocol.messages import VARIABLE, LauncherVariable, Reader, encode
 from .. import processes
 from ..addresses import listen_at
-from ..command_line.options import Options
+from ..command_line import Options
 from ..host_list import is_this_machine
 from ..mpi.demultiplex import hydra_output
 from ..mpi.rank_main import HEARTBEAT, WORKER

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..choice import asks_for_several_hosts, choose_start
-from ..command_line.options import Options
+from ..command_line import Options
 from ..environment import job_environment, new_job_name, user_variables
 from ..host_list import Host, is_this_machine
 from ..output import Screen, Style
 from ..processes.first_failure import Failure
 from ..processes.supervise import Supervisor
 from ..start_errors import LaunchError
+from . import read_settings
 from .cluster import ORPHAN_SECONDS, TERMINATE_SECONDS, ClusterJob
 from .discovery import Discovery, find_script
-from .elastic_settings import read_settings
 from .job import ElasticJob
 from .local_workers import LocalWorkers
 from .remote_workers import RemoteWorkers

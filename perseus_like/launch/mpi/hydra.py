@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from ..environment import forwarded_names
-from .plan import Line, Plan
+from . import Line, Plan
 
 _DEFAULT_STREAMS = 4
 

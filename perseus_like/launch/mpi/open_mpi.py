@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from .plan import Line, Plan
+from . import Line, Plan
 
 
 def line_4(mpirun: Path, plan: Plan) -> Line:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...host_facts import installed_version, usable_cores
-from ..command_line.options import Options
+from ..command_line import Options
 from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name
 from ..host_list import Host, is_this_machine
 from ..output import NAMES, Screen, Style
@@ -20,10 +20,9 @@ from ..preflight import Wanted, batch_shell, check_allocation, remote_shell
 from ..processes.first_failure import Failure, RankEvidence
 from ..processes.supervise import Ending, Supervisor
 from ..remote import check_over_shell, check_seconds, heartbeat_seconds, make_heartbeat, ssh_args, start_seconds
-from . import hydra, open_mpi, rank_main
+from . import Line, Plan, hydra, open_mpi, rank_main
 from .demultiplex import ChannelOf, MarkedOutput, hydra_output, open_mpi_output
 from .family import Family, Mpirun, find_mpirun, with_own_folder
-from .plan import Line, Plan
 from .rank_main import HEARTBEAT
 from .rank_status import RankStatus
 from .reports import RankReports

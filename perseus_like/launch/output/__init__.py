@@ -21,7 +21,7 @@ from .repeats import Repeats
 from .rows import Owner, Rows
 
 if TYPE_CHECKING:
-    from ..command_line.options import Options
+    from ..command_line import Options
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")  # a final \r may be half of \r\n
 _LONGEST_LINE = 1 << 20

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from ..command_line.options import make_parser
+from ..command_line import make_parser
 from ..program import split_command, split_variables
 
 MASK = "***"

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...protocol.authentication import new_secret
 from ...protocol.rank_variables import TCP_RENDEZVOUS
 from .. import processes
-from ..command_line.options import Options
+from ..command_line import Options
 from ..environment import forwarded_names, forwarded_values, job_environment, new_job_name, numbers_of_rank
 from ..host_list import Host, is_this_machine
 from ..mpi.demultiplex import hydra_output

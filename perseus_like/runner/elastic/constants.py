@@ -1,5 +1,5 @@
 """horovod.runner.elastic.constants."""
 
-from ...launch.elastic.elastic_settings import RESET_LIMIT_MESSAGE as RESET_LIMIT_EXCEEDED_MESSAGE
+from ...launch.elastic import RESET_LIMIT_MESSAGE as RESET_LIMIT_EXCEEDED_MESSAGE
 
 __all__ = ["RESET_LIMIT_EXCEEDED_MESSAGE"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perseus_like.launch import choice
-from perseus_like.launch.command_line import check_build
-from perseus_like.launch.command_line.options import parse_options
+from perseus_like.launch.command_line import check_build, parse_options
 from perseus_like.launch.mpi import family
 from perseus_like.launch.start_errors import LaunchError
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perseus_like.launch.command_line.options import parse_options
+from perseus_like.launch.command_line import parse_options
 from perseus_like.launch.elastic.cluster import _passed_on
 from perseus_like.runner import launch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from ....launch.command_line.options import parse_options
+from ....launch.command_line import parse_options
 from ...launcher_options import options_of
 
 
