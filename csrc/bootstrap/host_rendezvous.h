@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -22,21 +23,24 @@ struct HostPeer {
 };
 
 struct HostConnections {
-  // Rank 0 has a connection to each other member, these have one to rank 0, and other ranks have none.
-  std::vector<HostPeer> peers;
-  // Connections of this leader to others, which carry no bytes. Of two leaders the lower one connects. Up to 128
-  // leaders, each is connected with all others; of more, with those whose distance in their order is a power of two.
-  std::vector<HostPeer> between_leaders;
-  // The other ends of such connections. Nobody accepts them: the kernel answers their probes, and no byte is read.
-  std::vector<UniqueFd> listeners;
+  std::vector<HostPeer> peers;      // this rank's parent and children
+  std::chrono::seconds timeout{0};  // rank 0's; 0: there are no connections
 };
 
-// Connects rank 0 with each other member, and the leaders with one another. Collective over all ranks of `bootstrap`.
-// `members` are ascending and begin with rank 0; `leaders` are the first ranks of the other hosts, and members. Ranks
-// that cannot connect are left out, and a warning names them. The kernels of both hosts send keepalive probes on each
-// connection, which are answered even if the process is stopped or busy. The connection breaks if there is no answer
-// within `timeout`.
-HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& members, const std::vector<int>& leaders,
+// The members of a watch form a tree, in which each has at most this number of children.
+inline constexpr std::size_t kWatchFanOut = 4;
+
+// Returns the place of a member's parent; `place` is not 0.
+constexpr std::size_t parent_place(std::size_t place) { return (place - 1) / kWatchFanOut; }
+
+// Returns the time between two probes of a connection.
+std::chrono::seconds heartbeat_interval(std::chrono::seconds timeout);
+
+// Connects each member with its parent and its children. Collective over all ranks of `bootstrap`. `members` are
+// ascending and begin with rank 0. Ranks that cannot connect are left out, and a warning names them. The kernels of
+// both hosts send keepalive probes on each connection, which are answered even if the process is stopped or busy. The
+// connection breaks if there is no answer within the timeout.
+HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& members,
                               const std::vector<std::string>& host_names, const HeartbeatOptions& options);
 
 }  // namespace perseus

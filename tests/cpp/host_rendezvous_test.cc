@@ -117,11 +117,11 @@ Connections connect_both(const std::function<void(const Invitation&)>& meanwhile
   const HeartbeatOptions options{.interfaces = "lo", .patience = seconds(30)};
   std::thread zero([&] {
     Actor actor(0, script);
-    connections.zero = connect_hosts(actor, kMembers, {1}, kHosts, options).peers;
+    connections.zero = connect_hosts(actor, kMembers, kHosts, options).peers;
   });
   meanwhile(Invitation(script.wait()));
   Actor actor(1, script);
-  connections.one = connect_hosts(actor, kMembers, {1}, kHosts, options).peers;
+  connections.one = connect_hosts(actor, kMembers, kHosts, options).peers;
   zero.join();
   return connections;
 }
@@ -173,7 +173,7 @@ TEST(HostRendezvous, ALateGreetingGivesNoConnection) {
     EXPECT_TRUE(listener.next(soon()));
   });
   Actor one(1, script);
-  const auto peers = connect_hosts(one, kMembers, {1}, kHosts, {.interfaces = "lo", .patience = seconds(30)}).peers;
+  const auto peers = connect_hosts(one, kMembers, kHosts, {.interfaces = "lo", .patience = seconds(30)}).peers;
   late.join();
   EXPECT_TRUE(peers.empty());
 }
@@ -184,7 +184,7 @@ TEST(HostRendezvous, AFalseRankZeroIsRejectedAndLearnsNoSecret) {
   auto impostor = listen_as_rank_zero(script, secret);
   std::thread member([&] {
     Actor actor(1, script);
-    EXPECT_TRUE(connect_hosts(actor, kMembers, {1}, kHosts, {.patience = seconds(600)}).peers.empty());
+    EXPECT_TRUE(connect_hosts(actor, kMembers, kHosts, {.patience = seconds(600)}).peers.empty());
   });
   const UniqueFd socket(accept(impostor.get(), nullptr, nullptr));
   const std::string nonce(32, 'n');

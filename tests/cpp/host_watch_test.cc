@@ -37,7 +37,7 @@ bool on_hosts(const HeartbeatOptions& options, const std::function<void(int, Wat
       liveness.name_hosts(topology.host_names());
       const auto watch = watch_hosts(bootstrap, topology, /*has_local_watch=*/false, liveness, options);
       bootstrap.allgather("all are connected");
-      play(r, watch.get(), liveness);
+      play(r, watch.connections.get(), liveness);
     }));
   }
   bool well = true;

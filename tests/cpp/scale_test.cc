@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "bootstrap/host_rendezvous.h"
 #include "link.h"
 #include "situations.h"
 
@@ -11,6 +12,7 @@ namespace perseus::scale {
 namespace {
 
 constexpr int kFanOut = 16, kTensors = 60;
+constexpr int kWatched = static_cast<int>(kWatchFanOut);
 
 int hosts_of(int ranks) { return ranks / kRanksPerHost; }
 // Returns log₂, rounded up.
@@ -47,14 +49,16 @@ TEST_P(Scale, AStragglerCostsNoListsOfAllOthers) {
   expect_few_neighbours(found.back());
 }
 
-// Each rank asks, and all but rank 0 are told to wait. To each of its questions, rank 0 gets an answer from each host.
-TEST_P(Scale, AStoppedRankCostsAFewMessagesForEachHost) {
-  const int hosts = hosts_of(GetParam());
+// Each rank asks, and all but rank 0 are told to wait. To each further question, a rank answers what it knows at once,
+// and then what comes from each level of the tree below it.
+TEST_P(Scale, AStoppedRankCostsAFewMessagesForEachNeighbour) {
   const auto found = one_stopped_rank(GetParam());
-  EXPECT_LE(found.root.messages(), 8 * hosts);
-  EXPECT_LE(found.other_messages, 8);
-  EXPECT_EQ(found.connections, hosts - 1);
-  EXPECT_EQ(found.other_connections, 1);
+  int levels = 0;
+  for (int place = hosts_of(GetParam()) - 1; place > 0; place = (place - 1) / kWatched) ++levels;
+  EXPECT_LE(found.root.messages(), (8 + levels) * kWatched);
+  EXPECT_LE(found.other_messages, (8 + levels) * (kWatched + 1));
+  EXPECT_LE(found.connections, kWatched);
+  EXPECT_LE(found.other_connections, kWatched + 1);
 }
 
 // Beside the tree's messages, a channel that is used closes by one to each neighbour, and each of two channels by a
@@ -92,21 +96,19 @@ TEST_P(ScaleInThreads, TheStartConnectsEachRankWithFewOthers) {
   EXPECT_LE(found.root.bytes(), static_cast<std::size_t>(ranks) * kAllgathers * 2 * 100);
 }
 
-TEST_P(ScaleInThreads, TheWatchConnectsRankZeroAndTheLeadersOfHosts) {
-  const int hosts = hosts_of(GetParam());
+TEST_P(ScaleInThreads, TheWatchConnectsEachHostWithFewOthers) {
   const auto found = start_of_watch(GetParam());
-  EXPECT_EQ(found.connections, hosts - 1);
-  EXPECT_LE(found.other_connections, hosts - 1);
+  EXPECT_LE(found.connections, kWatched);
+  EXPECT_LE(found.other_connections, kWatched + 1);
 }
 
-// Rank 0 tells each host, whose leader tells it back.
-TEST_P(ScaleInThreads, TheLossOfARankIsOneMessageForEachHost) {
-  const int hosts = hosts_of(GetParam());
+// Each host tells its neighbours, which tell it back.
+TEST_P(ScaleInThreads, TheLossOfARankIsAMessageForEachNeighbour) {
   const auto found = one_dead_rank(GetParam());
-  EXPECT_LE(found.root.messages(), 2 * hosts);
-  EXPECT_LE(found.other_messages, 3);
-  EXPECT_EQ(found.connections, hosts - 1);
-  EXPECT_EQ(found.other_connections, 1);
+  EXPECT_LE(found.root.messages(), 2 * kWatched);
+  EXPECT_LE(found.other_messages, 2 * (kWatched + 1));
+  EXPECT_LE(found.connections, kWatched);
+  EXPECT_LE(found.other_connections, kWatched + 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Scale, ::testing::Values(64, 256, 1024));

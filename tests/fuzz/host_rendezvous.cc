@@ -62,7 +62,7 @@ void meet(FuzzBootstrap& bootstrap) {
   options.interfaces = "lo";
   options.patience = kFuzzPatience;
   try {
-    connect_hosts(bootstrap, {0, 1}, {1}, {"a", "b"}, options);
+    connect_hosts(bootstrap, {0, 1}, {"a", "b"}, options);
   } catch (const Error&) {
   }
 }

@@ -78,27 +78,25 @@ struct WatchedRank {
 
 Situation one_dead_rank(int ranks) {
   struct Connection {
-    int leader, root_end, leader_end;
+    int above, leader, upper_end, lower_end;
   };
   const auto* const name = "root";
   make_room_for_descriptors(static_cast<std::size_t>(4 * ranks));
   Costs costs(ranks, kRanksPerHost);
   std::latch all_know(ranks - 1);  // outlives the threads of the watches
+  const auto parents = watch_parents(Topology(0, costs.hosts()), /*has_local_watch=*/true);
   Loopback loopback;
   std::deque<WatchedRank> job(static_cast<std::size_t>(ranks));
   const auto at = [&](int rank) -> WatchedRank& { return job[static_cast<std::size_t>(rank)]; };
   std::vector<Connection> connections;
   for (int rank = 1; rank < ranks; ++rank) {
     auto [one, other] = loopback.connect_both();
-    const int leader = rank - rank % kRanksPerHost;
-    if (rank != leader) {
-      at(leader).local_peers.push_back({rank, std::move(one)});
-      at(rank).local_peers.push_back({leader, std::move(other)});
-      continue;
-    }
-    connections.push_back({leader, one.get(), other.get()});
-    at(0).host_peers.push_back({leader, std::move(one)});
-    at(leader).host_peers.push_back({0, std::move(other)});
+    const int above = parents[static_cast<std::size_t>(rank)];
+    const bool is_leader = rank % kRanksPerHost == 0;
+    if (is_leader) connections.push_back({above, rank, one.get(), other.get()});
+    const auto peers = is_leader ? &WatchedRank::host_peers : &WatchedRank::local_peers;
+    (at(above).*peers).push_back({rank, std::move(one)});
+    (at(rank).*peers).push_back({above, std::move(other)});
   }
   const int dead = ranks - 1;
   for (int rank = 0; rank < dead; ++rank) {
@@ -115,10 +113,10 @@ Situation one_dead_rank(int ranks) {
   const auto before = time_of_threads(name);
   at(dead).local_peers.clear();
   all_know.wait();
-  for (const auto& [leader, root_end, leader_end] : connections) {
-    const auto to_root = received_by(root_end), to_leader = received_by(leader_end);
-    costs.add_messages(leader, 0, static_cast<int>(to_root / sizeof(WatchNote)), to_root);
-    costs.add_messages(0, leader, static_cast<int>(to_leader / sizeof(WatchNote)), to_leader);
+  for (const auto& [above, leader, upper_end, lower_end] : connections) {
+    const auto up = received_by(upper_end), down = received_by(lower_end);
+    costs.add_messages(leader, above, static_cast<int>(up / sizeof(WatchNote)), up);
+    costs.add_messages(above, leader, static_cast<int>(down / sizeof(WatchNote)), down);
   }
   auto found = situation("one dead rank", costs);
   found.root.time = time_of_threads(name) - before;

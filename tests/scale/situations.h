@@ -29,7 +29,7 @@ Situation one_dead_rank(int ranks);
 Situation one_stopped_rank(int ranks);
 // The start: all ranks exchange bytes and connect by MPI, each rank as if on a host of its own, in a thread.
 Situation start(int ranks);
-// The start of the watch between hosts. Its sockets are real; rank 0 and the first rank of each host have threads.
+// The start of the watch between hosts. Its sockets are real; the first rank of each host has a thread.
 Situation start_of_watch(int ranks);
 // All ranks leave: their shutdown messages, and the end of their control channels.
 Situation shutdown(int ranks);

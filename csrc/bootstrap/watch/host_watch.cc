@@ -1,44 +1,97 @@
 #include "bootstrap/watch/host_watch.h"
 
+#include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 
+#include "bootstrap/endpoint.h"
+
 namespace perseus {
+namespace {
+
+// Returns the ranks of the tree between hosts, ascending.
+std::vector<int> members_of(const Topology& topology, bool has_local_watch) {
+  std::vector<int> members;
+  for (int rank = 0; rank < topology.size(); ++rank) {
+    if (!has_local_watch || topology.ranks_on(topology.host_of(rank)).front() == rank) members.push_back(rank);
+  }
+  return members;
+}
+
+// Returns this host and those that are its neighbours in the tree.
+std::set<int> hosts_connected(const Topology& topology, const std::vector<int>& parents) {
+  const int here = topology.host_of(topology.rank());
+  std::set<int> hosts{here};
+  for (int rank = 1; rank < topology.size(); ++rank) {
+    const int host = topology.host_of(rank), above = topology.host_of(parents[static_cast<std::size_t>(rank)]);
+    if (host == here) hosts.insert(above);
+    if (above == here) hosts.insert(host);
+  }
+  return hosts;
+}
+
+// Returns the hosts that this one probes. `texts` have the endpoints of first ranks, by rank. Each host probes the half
+// of the others that follows it, so that of two hosts one probes the other.
+std::vector<HostProbes::Target> targets_of(const Topology& topology, const std::vector<int>& parents,
+                                           const std::vector<std::string>& texts) {
+  const int here = topology.host_of(topology.rank()), hosts = topology.host_count();
+  const auto connected = hosts_connected(topology, parents);
+  std::vector<HostProbes::Target> targets;
+  for (int distance = 1; 2 * distance <= hosts; ++distance) {
+    const int other = (here + distance) % hosts;
+    const bool probes_this_one = 2 * distance == hosts && other < here;
+    if (connected.contains(other) || probes_this_one) continue;
+    const int rank = topology.ranks_on(other).front();
+    Endpoint endpoint;
+    if (std::istringstream(texts[static_cast<std::size_t>(rank)]) >> endpoint.address >> endpoint.port) {
+      targets.push_back({rank, std::move(endpoint)});
+    }
+  }
+  return targets;
+}
+
+}  // namespace
 
 std::vector<int> watch_parents(const Topology& topology, bool has_local_watch) {
-  std::vector<int> parents(static_cast<std::size_t>(topology.size()), 0);
+  const auto members = members_of(topology, has_local_watch);
+  std::vector<int> parents(static_cast<std::size_t>(topology.size()));
   for (int rank = 0; rank < topology.size(); ++rank) {
-    const int first = topology.ranks_on(topology.host_of(rank)).front();
-    if (has_local_watch && rank != first) parents[static_cast<std::size_t>(rank)] = first;
+    parents[static_cast<std::size_t>(rank)] = topology.ranks_on(topology.host_of(rank)).front();
+  }
+  for (std::size_t place = 1; place < members.size(); ++place) {
+    parents[static_cast<std::size_t>(members[place])] = members[parent_place(place)];
   }
   parents[0] = -1;
   return parents;
 }
 
-std::unique_ptr<Watch> watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_local_watch,
-                                   Liveness& liveness, const HeartbeatOptions& options) {
-  std::vector<int> members{0}, leaders;
-  for (int rank = 1; rank < topology.size(); ++rank) {
-    const bool is_first = topology.ranks_on(topology.host_of(rank)).front() == rank;
-    if (!has_local_watch || is_first) members.push_back(rank);
-    if (is_first) leaders.push_back(rank);
-  }
-  auto met = connect_hosts(bootstrap, members, leaders, topology.host_names(), options);
-  if (met.peers.empty()) return nullptr;
+HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_local_watch, Liveness& liveness,
+                      const HeartbeatOptions& options) {
+  auto met = connect_hosts(bootstrap, members_of(topology, has_local_watch), topology.host_names(), options);
+  const bool are_all_connected = topology.host_count() <= 2;  // by the tree
+  if (met.timeout.count() == 0) return {};
+
+  // The address at which this rank is connected with one host is the one at which other hosts reach it.
+  const bool is_first = topology.local_rank() == 0 && !met.peers.empty() && !are_all_connected;
+  int port = 0;
+  auto reserved = is_first ? reserve_port(port) : UniqueFd();
+  std::string mine;
+  if (reserved) mine = own_address_of(met.peers.front().socket.get()) + ' ' + std::to_string(port);
+  const auto texts = are_all_connected ? std::vector<std::string>() : bootstrap.allgather(mine);
+  if (met.peers.empty()) return {};
+
+  HostWatch watch;
   std::vector<Watch::Peer> peers;
-  peers.reserve(met.peers.size() + met.between_leaders.size());
+  peers.reserve(met.peers.size());
   for (auto& peer : met.peers) peers.push_back({peer.rank, std::move(peer.socket)});
-  const auto here = "rank " + std::to_string(topology.rank()) + " on " +
-                    topology.host_names()[static_cast<std::size_t>(topology.rank())];
-  for (auto& peer : met.between_leaders) {
-    peers.push_back({.rank = peer.rank,
-                     .socket = std::move(peer.socket),
-                     .cut = "does not answer " + here +
-                            " any more: the network between these two hosts is cut (no answer within "
-                            "PERSEUS_HEARTBEAT_TIMEOUT)"});
+  watch.connections = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
+  if (is_first) {
+    auto targets = targets_of(topology, watch_parents(topology, has_local_watch), texts);
+    const auto pace = HostProbes::Pace::of(met.timeout, targets.size());
+    watch.probes = std::make_unique<HostProbes>(topology.rank(), std::move(targets), std::move(reserved), pace,
+                                                topology.host_names(), *watch.connections, liveness);
   }
-  auto watch = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
-  watch->keep(std::move(met.listeners));
   return watch;
 }
 

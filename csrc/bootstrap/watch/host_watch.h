@@ -6,16 +6,25 @@
 
 #include "bootstrap/host_rendezvous.h"
 #include "bootstrap/topology.h"
+#include "bootstrap/watch/host_probes.h"
 #include "bootstrap/watch/watch.h"
 
 namespace perseus {
 
+// This rank's part of the watch between hosts. Both are null on ranks that take no part.
+struct HostWatch {
+  std::unique_ptr<Watch> connections = {};  // to this rank's parent and children
+  std::unique_ptr<HostProbes> probes = {};  // of hosts to which no connection exists; on the first rank of a host
+};
+
 // Returns each rank's neighbour on the way to rank 0, and −1 for rank 0. With `has_local_watch`, the ranks of a host
-// have a watch around the first of them, and only that rank connects to rank 0. Otherwise every rank does.
+// have a watch around the first of them, and only these first ranks form the tree between hosts. Otherwise all ranks
+// do. A loss goes along the tree to all ranks. If several ranks are lost, the neighbours of each notice it, so each
+// part into which the tree falls learns of one of them.
 std::vector<int> watch_parents(const Topology& topology, bool has_local_watch);
 
-// Makes the watch. Collective. Returns null on ranks that take no part. Its connections carry only watch messages.
-std::unique_ptr<Watch> watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_local_watch,
-                                   Liveness& liveness, const HeartbeatOptions& options);
+// Makes the watch. Collective. Its connections carry only watch messages.
+HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_local_watch, Liveness& liveness,
+                      const HeartbeatOptions& options);
 
 }  // namespace perseus

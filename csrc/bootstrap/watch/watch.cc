@@ -44,10 +44,13 @@ bool has_room(int socket) {
 }  // namespace
 
 Watch::Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const char* thread_name, int self)
-    : peers_(std::move(peers)), liveness_(liveness), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : peers_(std::move(peers)),
+      liveness_(liveness),
+      forwards_(forwards),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error(ErrorKind::transport, std::string("cannot make an eventfd: ") + system_error_text(errno));
-  reporter_ = liveness_.add_reporter([this, forwards, self](const Loss& loss) {
-    if (forwards || loss.rank == self) send_to_all(WatchNote::of(loss));
+  reporter_ = liveness_.add_reporter([this, self](const Loss& loss) {
+    if (forwards_ || loss.rank == self) send_to_all(WatchNote::of(loss));
   });
   thread_ = start_thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), thread_name);
@@ -66,12 +69,19 @@ void Watch::wake() const {
   [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
+void Watch::announce_shutdown() {
+  any_left_ = true;
+  send_to_all(WatchNote::goodbye());
+}
+
+void Watch::report_departure() {
+  if (!any_left_.exchange(true) && forwards_) send_to_all(WatchNote::departure());
+}
+
 std::vector<int> Watch::neighbours() const {
   std::vector<int> ranks;
   ranks.reserve(peers_.size());
-  for (const auto& peer : peers_) {
-    if (peer.cut.empty()) ranks.push_back(peer.rank);
-  }
+  for (const auto& peer : peers_) ranks.push_back(peer.rank);
   return ranks;
 }
 
@@ -80,7 +90,7 @@ void Watch::send_to(int rank, std::string_view words) {
   const auto now = std::chrono::steady_clock::now();
   const std::scoped_lock lock(waiting_mutex_);
   for (auto& peer : peers_) {
-    if (peer.rank != rank || !peer.cut.empty()) continue;
+    if (peer.rank != rank) continue;
     std::erase_if(peer.waiting, [&](const Waiting& each) { return now - each.since > kLongestWait; });
     peer.waiting.push_back({now, WatchNote::of(words)});
     send_waiting(peer);
@@ -116,14 +126,11 @@ void Watch::listen(Listener listener) {
 }
 
 void Watch::send_to_all(const WatchNote& note) const {
-  for (const auto& peer : peers_) {
-    if (peer.cut.empty()) send_note(peer.socket.get(), note);
-  }
+  for (const auto& peer : peers_) send_note(peer.socket.get(), note);
 }
 
 void Watch::close_after_fork() {
   for (auto& peer : peers_) peer.socket.reset();
-  kept_.clear();
   wake_.reset();
   if (thread_.joinable()) thread_.detach();
 }
@@ -159,7 +166,6 @@ void Watch::receive(Peer& peer) {
   const auto got = recv(peer.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return lose(peer, got < 0 ? errno : 0);
-  if (!peer.cut.empty()) return;
   peer.received.insert(peer.received.end(), bytes.begin(), bytes.begin() + got);
   while (peer.received.size() >= sizeof(WatchNote)) {
     WatchNote note;
@@ -171,7 +177,11 @@ void Watch::receive(Peer& peer) {
 
 void Watch::take(Peer& peer, const WatchNote& note) {
   switch (note.word) {
-    case WatchNote::Word::goodbye: peer.left = true; break;
+    case WatchNote::Word::goodbye:
+      peer.left = true;
+      report_departure();
+      break;
+    case WatchNote::Word::departure: report_departure(); break;
     case WatchNote::Word::lost:
     case WatchNote::Word::cut_off:
     case WatchNote::Word::stalled:
@@ -188,10 +198,6 @@ void Watch::lose(Peer& peer, int error) {
   peer.gone = true;
   if (peer.left) return;
   const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
-  if (!peer.cut.empty()) {
-    if (!ended) liveness_.report_lost(peer.rank, peer.cut);
-    return;
-  }
   liveness_.report_lost({peer.rank, ended ? std::string(kEnded) : kUnreachable, !ended});
 }
 

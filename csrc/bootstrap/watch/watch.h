@@ -19,8 +19,8 @@
 namespace perseus {
 
 // One rank's watch connections and the thread that serves them. A rank that sends a shutdown message has left in order;
-// a rank whose socket closes without one is lost. On each host the first rank is connected to all others, and rank 0 is
-// connected to the first rank of each host. The thread answers even while its process is in a collective, so other
+// a rank whose socket closes without one is lost. On each host the first rank is connected to all others, and the first
+// ranks of the hosts form a tree (host_watch.h). The thread answers even while its process is in a collective, so other
 // messages, such as missing-rank queries, use these connections too.
 class Watch {
  public:
@@ -31,7 +31,6 @@ class Watch {
   struct Peer {
     int rank = 0;  // world rank
     UniqueFd socket;
-    std::string cut = {};  // not empty: no messages are sent or received, and this is the text if the host is cut off
     std::vector<char> received = {};   // an incomplete message
     bool left = false;                 // has sent a shutdown message
     bool gone = false;                 // closed; not polled any more
@@ -41,21 +40,22 @@ class Watch {
   // Called on the watch's thread.
   using Listener = std::function<void(int from, std::string_view words)>;
 
-  // With `forwards`, the watch forwards to its peers all losses that this process learns of. Ranks other than the first
-  // of a host need not, because they have no other peers. Every watch forwards the failure of this process, rank
-  // `self`.
+  // With `forwards`, the watch forwards to its peers all losses that this process learns of, and the first departure.
+  // Ranks other than the first of a host need not, because they have no other peers. Every watch forwards the failure
+  // of this process, rank `self`.
   Watch(std::vector<Peer> peers, bool forwards, Liveness& liveness, const char* thread_name, int self = -1);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   // Sends the shutdown message to the peers. Any thread.
-  void announce_shutdown() { send_to_all(WatchNote::goodbye()); }
+  void announce_shutdown();
 
-  // Keeps sockets open whose other ends are connections of other processes' watches.
-  void keep(std::vector<UniqueFd> sockets) { kept_ = std::move(sockets); }
+  // Returns true once this rank or another one of the job has sent a shutdown message. From then on, a host may vanish
+  // because its ranks have ended. Any thread.
+  bool any_left() const { return any_left_; }
 
-  // Returns the ranks at the other ends of connections that carry messages.
+  // Returns the ranks at the other ends of the connections.
   std::vector<int> neighbours() const;
   // Sends at most WatchNote::kText bytes to one neighbour. If the neighbour has not read earlier messages, for example
   // because it is stopped, the message waits until the socket has room. It is dropped after a minute, which is longer
@@ -79,15 +79,17 @@ class Watch {
   void receive(Peer& peer);
   void take(Peer& peer, const WatchNote& note);
   void lose(Peer& peer, int error);
+  void report_departure();
   void send_to_all(const WatchNote& note) const;
 
   std::vector<Peer> peers_;   // owned by the thread; other threads only send, and no socket is closed while it runs
   std::mutex waiting_mutex_;  // guards Peer::waiting; held while a message is sent, so that messages keep their order
   Liveness& liveness_;
+  bool forwards_;
+  std::atomic<bool> any_left_{false};
   int reporter_ = 0;
   std::mutex listener_mutex_;  // guards listener_; held during its call, so that listen() waits for it
   Listener listener_;
-  std::vector<UniqueFd> kept_;
   UniqueFd wake_;  // an eventfd that ends the thread's poll()
   std::atomic<bool> stop_{false};
   std::thread thread_;

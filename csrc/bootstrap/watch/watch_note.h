@@ -1,5 +1,5 @@
-// Defines the messages of watch connections: a rank leaves in order, a rank is lost, or bytes of another protocol, such
-// as missing-rank queries.
+// Defines the messages of watch connections: a rank leaves in order, some rank of the job has left, a rank is lost, or
+// bytes of another protocol, such as missing-rank queries.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,15 @@ inline constexpr std::string_view kEnded =
     "ended without shutting down (it was killed, crashed, or left because of an error)";
 
 struct WatchNote {
-  enum class Word : std::int32_t { goodbye = 1, lost = 2, cut_off = 3, stalled = 4, words = 5, gave_up = 6 };
+  enum class Word : std::int32_t {
+    goodbye = 1,
+    lost = 2,
+    cut_off = 3,
+    stalled = 4,
+    words = 5,
+    gave_up = 6,
+    departure = 7
+  };
 
   static constexpr std::size_t kText = 248;
 
@@ -26,6 +34,7 @@ struct WatchNote {
   std::array<char, kText> text{};  // the bytes, or the text of a loss, which ends with a zero
 
   static WatchNote goodbye() { return {}; }
+  static WatchNote departure() { return {Word::departure, 0, {}}; }
   static WatchNote of(const Loss& loss) {
     WatchNote note{loss.cut_off   ? Word::cut_off
                    : loss.stalled ? Word::stalled

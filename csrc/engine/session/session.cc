@@ -71,7 +71,7 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
   auto engine = make_engine(everybody, exchange, options);
   fabric_->start_watch();  // the bootstrap, which may use the same connections, is over
-  if (stall_watch_) stall_watch_->start({fabric_->local_watch(), host_watch_.get()});
+  if (stall_watch_) stall_watch_->start({fabric_->local_watch(), host_watch_.connections.get()});
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(engine)};
   log(LogLevel::info, description());
@@ -152,7 +152,7 @@ void Session::leave() {
   }
   timeline_->stop();
   if (failing_ || failed_itself()) return;
-  if (host_watch_) host_watch_->announce_shutdown();
+  if (host_watch_.connections) host_watch_.connections->announce_shutdown();
   fabric_->announce_shutdown();
 }
 
@@ -422,7 +422,8 @@ std::shared_ptr<void> Session::allocate(std::size_t bytes) {
 void Session::abandon_after_fork() {
   if (stall_watch_) stall_watch_->abandon_after_fork();
   fabric_->close_after_fork();
-  if (host_watch_) host_watch_->close_after_fork();
+  if (host_watch_.connections) host_watch_.connections->close_after_fork();
+  if (host_watch_.probes) host_watch_.probes->close_after_fork();
 }
 
 }  // namespace perseus

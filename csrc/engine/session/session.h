@@ -156,7 +156,7 @@ class Session {
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
   std::shared_ptr<xccl::AbortGroup> abort_group_ = make_abort_group(*liveness_);
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
-  std::unique_ptr<Watch> host_watch_;
+  HostWatch host_watch_;
   std::shared_ptr<Fabric> fabric_;          // arena memory that a framework holds also owns it
   std::shared_ptr<EngineThreads> threads_;  // of all sets but the world; kept by engines
   std::unique_ptr<StallWatch> stall_watch_;

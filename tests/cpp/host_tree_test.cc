@@ -1,0 +1,105 @@
+// Tests the watch between many hosts. Each host has one rank, which is a thread; the connections are TCP over loopback.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <latch>
+#include <thread>
+
+#include "bootstrap/watch/host_watch.h"
+#include "common.h"
+#include "thread_bootstrap.h"
+
+namespace perseus::testing {
+namespace {
+
+class HostTree : public ::testing::TestWithParam<int> {
+ protected:
+  struct Rank {
+    Liveness liveness;
+    HostWatch watch;
+  };
+
+  static int hosts() { return GetParam(); }
+
+  void SetUp() override {
+    make_room_for_descriptors(static_cast<std::size_t>(16 * hosts()));
+    const auto all = scale::everybody(hosts());
+    std::vector<std::string> names;
+    for (const int host : all) names.push_back("h" + std::to_string(host));
+    scale::Exchange exchange(hosts(), all.size());
+    scale::in_threads(all, [&](int rank) {
+      scale::ThreadBootstrap bootstrap(rank, exchange);
+      auto& mine = at(rank);
+      mine.liveness.name_hosts(names);
+      // With so long a timeout, the hosts hardly probe each other.
+      mine.watch =
+          watch_hosts(bootstrap, Topology(rank, all, names), /*has_local_watch=*/true, mine.liveness,
+                      {.timeout = std::chrono::hours(24), .interfaces = "lo", .patience = std::chrono::minutes(1)});
+    });
+  }
+
+  Rank& at(int rank) { return job_[static_cast<std::size_t>(rank)]; }
+
+  // Ends these ranks at the same time, without a shutdown message. Waits until all others know of one of them.
+  void expect_all_learn_of(const std::vector<int>& lost) {
+    std::latch all_know(hosts() - static_cast<int>(lost.size()));
+    const auto is_lost = [&](int rank) { return std::ranges::find(lost, rank) != lost.end(); };
+    for (int rank = 0; rank < hosts(); ++rank) {
+      if (!is_lost(rank)) at(rank).liveness.on_lost([&] { all_know.count_down(); });
+    }
+    scale::in_threads(lost, [&](int rank) {
+      at(rank).watch.probes.reset();
+      at(rank).watch.connections.reset();
+    });
+    all_know.wait();
+    for (int rank = 0; rank < hosts(); ++rank) {
+      at(rank).liveness.remove_wakes();
+      if (is_lost(rank)) continue;
+      const auto text = at(rank).liveness.status().text();
+      const bool names_one = std::ranges::any_of(lost, [&](int each) {
+        return text == "rank " + std::to_string(each) + " on h" + std::to_string(each) + ' ' + std::string(kEnded);
+      });
+      EXPECT_TRUE(names_one) << "rank " << rank << ": " << text;
+    }
+  }
+
+ private:
+  std::deque<Rank> job_{static_cast<std::size_t>(hosts())};
+};
+
+TEST_P(HostTree, ConnectsEachHostWithFewOthers) {
+  for (int rank = 0; rank < hosts(); ++rank) {
+    ASSERT_NE(at(rank).watch.connections, nullptr) << rank;
+    const auto neighbours = at(rank).watch.connections->neighbours();
+    EXPECT_LE(neighbours.size(), kWatchFanOut + (rank > 0 ? 1 : 0));
+    for (const int other : neighbours) {
+      EXPECT_EQ(static_cast<int>(parent_place(static_cast<std::size_t>(std::max(rank, other)))), std::min(rank, other));
+    }
+  }
+}
+
+TEST_P(HostTree, AllLearnOfALostLeaf) { expect_all_learn_of({hosts() - 1}); }
+TEST_P(HostTree, AllLearnOfALostInnerNode) { expect_all_learn_of({2}); }
+TEST_P(HostTree, AllLearnOfALostRoot) { expect_all_learn_of({0}); }
+TEST_P(HostTree, AllLearnOfAHostThatIsLostWithItsParent) { expect_all_learn_of({2, 9}); }
+TEST_P(HostTree, AllLearnOfAHostThatIsLostWithTheRoot) { expect_all_learn_of({0, 3}); }
+TEST_P(HostTree, AllLearnOfALeafThatIsLostWithAnInnerNodeElsewhere) { expect_all_learn_of({1, hosts() - 1}); }
+TEST_P(HostTree, AllLeavesLearnOfTheLossOfAllInnerNodes) {
+  std::vector<int> inner;
+  for (int rank = 0; static_cast<int>(kWatchFanOut) * rank + 1 < hosts(); ++rank) inner.push_back(rank);
+  expect_all_learn_of(inner);
+}
+
+TEST_P(HostTree, AllLearnThatARankHasLeft) {
+  at(hosts() - 1).watch.connections->announce_shutdown();
+  for (int rank = 0; rank < hosts(); ++rank) {
+    while (!at(rank).watch.connections->any_left()) std::this_thread::yield();
+    EXPECT_FALSE(at(rank).liveness.any_lost());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, HostTree, ::testing::Values(64, 256, 1024));
+
+}  // namespace
+}  // namespace perseus::testing
