@@ -110,6 +110,18 @@ std::shared_ptr<EngineProgress> StallWatch::open(const Tree& tree, const StallTi
   return progress;
 }
 
+std::set<std::pair<std::uint64_t, std::int64_t>> StallWatch::waiting() {
+  std::set<std::pair<std::uint64_t, std::int64_t>> found;
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [number, engine] : engines_) {
+    const auto progress = engine.progress.lock();
+    if (!progress) continue;
+    const auto step = progress->step();
+    if (step.active || !progress->waiting().label.empty()) found.emplace(number, step.number);
+  }
+  return found;
+}
+
 milliseconds StallWatch::period() const {
   auto shortest = milliseconds::max();
   for (const auto& [number, engine] : engines_) {

@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/topology.h"
@@ -43,6 +45,9 @@ class StallWatch {
   // Registers a new engine. All its ranks must register their engines in the same order. The watch lasts as long as the
   // engine keeps the returned object.
   std::shared_ptr<EngineProgress> open(const Tree& tree, const StallTimes& times);
+
+  // Returns the engines whose work waits, each with the number of its collective. Thread-safe.
+  std::set<std::pair<std::uint64_t, std::int64_t>> waiting();
 
   // Called in a forked child, in which the thread does not exist.
   void abandon_after_fork();

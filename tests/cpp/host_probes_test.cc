@@ -6,8 +6,12 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <future>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "transport_world.h"
 
@@ -69,9 +73,15 @@ struct Prober {
     peers.push_back({1, UniqueFd(ends[0])});
     watch = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "test");
   }
-  HostProbes probes(std::vector<HostProbes::Target> targets, UniqueFd reserved = {}) {
-    return {0, std::move(targets), std::move(reserved), kPace, kProbedHosts, *watch, liveness};
+  // Returns probes of a process whose work waits all the time, unless `waiting` says otherwise.
+  std::unique_ptr<HostProbes> probes(std::vector<HostProbes::Target> targets, UniqueFd reserved = {},
+                                     HostProbes::Waiting waiting = stalled, HostProbes::Pace pace = kPace) {
+    auto made =
+        std::make_unique<HostProbes>(0, std::move(targets), std::move(reserved), pace, kProbedHosts, *watch, liveness);
+    made->start(std::move(waiting));
+    return made;
   }
+  static std::set<std::pair<std::uint64_t, std::int64_t>> stalled() { return {{7, 1}}; }
 };
 
 TEST(HostProbes, AHostThatDoesNotAnswerAnyMoreIsCutOff) {
@@ -104,12 +114,32 @@ TEST(HostProbes, AHostThatHasNeverAnsweredIsNotLost) {
   EXPECT_EQ(wait_for_loss(prober.liveness), kCut);
 }
 
+// The host is silent from its first answer on.
+TEST(HostProbes, AHostIsNotProbedWhileWorkGoesOn) {
+  Host host;
+  Prober prober;
+  std::atomic<int> asked = 0;
+  std::atomic<bool> is_stalled = false;
+  const auto probes =
+      prober.probes({{2, host.endpoint()}}, {}, [&]() -> std::set<std::pair<std::uint64_t, std::int64_t>> {
+        ++asked;
+        asked.notify_all();
+        return {{7, is_stalled ? -1 : asked.load()}, {8, asked}};
+      });
+  EXPECT_TRUE(host.take_probe());
+  const auto silence = host.silence();
+  for (int seen = 0; seen < 6 * kPace.limit; seen = asked) asked.wait(seen);
+  EXPECT_FALSE(prober.liveness.any_lost());
+  is_stalled = true;
+  EXPECT_EQ(wait_for_loss(prober.liveness), kCut);
+}
+
 // A host may be switched off once its ranks have left.
 TEST(HostProbes, NoHostIsLostOnceARankHasLeft) {
   Host host;
   Prober prober;
-  const HostProbes probes(0, {{2, host.endpoint()}}, {}, {.round = milliseconds(10), .limit = 100}, kProbedHosts,
-                          *prober.watch, prober.liveness);
+  const auto probes =
+      prober.probes({{2, host.endpoint()}}, {}, Prober::stalled, {.round = milliseconds(10), .limit = 100});
   EXPECT_TRUE(host.take_probe());
   const auto goodbye = WatchNote::goodbye();
   const auto soon = std::chrono::steady_clock::now() + seconds(20);

@@ -39,8 +39,12 @@ HostProbes::HostProbes(int rank, std::vector<Target> targets, UniqueFd reserved,
       host_names_(std::move(host_names)),
       watch_(watch),
       liveness_(liveness) {
-  if (targets.empty()) return;
   for (auto& target : targets) probed_.push_back({std::move(target)});
+}
+
+void HostProbes::start(Waiting waiting) {
+  if (probed_.empty()) return;
+  waiting_ = std::move(waiting);
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) throw Error(ErrorKind::transport, "cannot make an eventfd: " + system_error_text(errno));
   thread_ = start_thread([this] { run(); });
@@ -62,14 +66,32 @@ void HostProbes::close_after_fork() {
 }
 
 void HostProbes::run() {
-  while (!probed_.empty()) {
-    const auto pause = pace_.round / static_cast<int>(probed_.size());
-    for (auto& probed : probed_) {
-      if (is_over() || !probe(probed)) return;
-      receive_answers(pause);
-    }
+  bool is_stalled = false;
+  while (!probed_.empty() && !is_over()) {
+    const auto before = waiting_();
+    if (!probe_all(is_stalled)) return;
     warn_of_unreached();
+    const auto after = waiting_();
+    is_stalled = std::ranges::any_of(after, [&](const auto& each) { return before.contains(each); });
   }
+}
+
+// Takes the time of a round. Returns false if a host is cut off.
+bool HostProbes::probe_all(bool is_stalled) {
+  const auto until = std::chrono::steady_clock::now() + pace_.round;
+  const auto pause = pace_.round / static_cast<int>(probed_.size());
+  for (auto& probed : probed_) {
+    if (!is_stalled && probed.has_answered) {
+      probed.is_awaited = false;
+      probed.unanswered = 0;
+      continue;
+    }
+    if (is_over()) return true;
+    if (!probe(probed)) return false;
+    receive_answers(std::chrono::steady_clock::now() + pause);
+  }
+  receive_answers(until);
+  return true;
 }
 
 // Sends the next probe. Returns false if the host is cut off.
@@ -98,8 +120,7 @@ void HostProbes::answer(Probed& probed, int error) {
   probed.unanswered = 0;
 }
 
-void HostProbes::receive_answers(std::chrono::milliseconds limit) {
-  const auto until = std::chrono::steady_clock::now() + limit;
+void HostProbes::receive_answers(Deadline until) {
   do {
     std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
     std::vector<Probed*> polled{nullptr};

@@ -3,8 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/endpoint.h"
@@ -15,9 +19,10 @@ namespace perseus {
 
 // The connections of the watch form a tree, so most pairs of hosts have none. Of each such pair, one host probes the
 // other: it begins a TCP connection to a reserved port, which the other host's kernel refuses, even if the processes
-// there are stopped or busy. A probe is two packets, and needs no process and no descriptor at the other host. A host
-// that has answered and then leaves several probes unanswered is cut off from this one. A host that has never answered
-// may be behind a firewall, so a warning names it.
+// there are stopped or busy. A probe is two packets, and needs no process and no descriptor at the other host. Each
+// host is probed until it has answered once, and then while work of this process waits. A host that has answered and
+// then leaves several probes unanswered is cut off from this one. A host that has never answered may be behind a
+// firewall, so a warning names it.
 class HostProbes {
  public:
   struct Target {
@@ -33,14 +38,19 @@ class HostProbes {
     static Pace of(std::chrono::seconds timeout, std::size_t targets);
   };
 
-  // Starts a thread if there are targets. It stops once a rank of the job is lost or has left. `reserved` is this
-  // host's own port for the probes of others. `host_names` are by rank. The watch and the liveness outlive this.
+  // Returns the engines of this process whose work waits, each with the number of its collective.
+  using Waiting = std::function<std::set<std::pair<std::uint64_t, std::int64_t>>()>;
+
+  // `reserved` is this host's own port for the probes of others. `host_names` are by rank. The watch and the liveness
+  // outlive this.
   HostProbes(int rank, std::vector<Target> targets, UniqueFd reserved, Pace pace, std::vector<std::string> host_names,
              const Watch& watch, Liveness& liveness);
   ~HostProbes();
   HostProbes(const HostProbes&) = delete;
   HostProbes& operator=(const HostProbes&) = delete;
 
+  // Starts a thread if there are targets. It stops once a rank of the job is lost or has left.
+  void start(Waiting waiting);
   // Call in a forked child, which does not have the thread.
   void close_after_fork();
 
@@ -54,9 +64,10 @@ class HostProbes {
   };
 
   void run();
+  bool probe_all(bool is_stalled);
   bool probe(Probed& probed);
   static void answer(Probed& probed, int error);
-  void receive_answers(std::chrono::milliseconds limit);
+  void receive_answers(Deadline until);
   void warn_of_unreached();
   bool is_over() const { return stop_ || watch_.any_left() || liveness_.any_lost(); }
   std::string name_of(int rank) const;
@@ -68,6 +79,7 @@ class HostProbes {
   std::vector<std::string> host_names_;
   const Watch& watch_;
   Liveness& liveness_;
+  Waiting waiting_;
   UniqueFd wake_;  // an eventfd that ends the thread's poll()
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -71,7 +71,8 @@ Session::Session(Config config, const BootstrapOptions& bootstrap)
   const auto exchange = [this](std::string_view mine) { return bootstrap_->allgather(mine); };
   auto engine = make_engine(everybody, exchange, options);
   fabric_->start_watch();  // the bootstrap, which may use the same connections, is over
-  if (stall_watch_) stall_watch_->start({fabric_->local_watch(), host_watch_.connections.get()});
+  if (stall_watch_) stall_watch_->start({fabric_->local_watch(), host_watch_.get()});
+  if (host_probes_) host_probes_->start([this] { return stall_watch_->waiting(); });
   std::scoped_lock lock(mutex_);
   sets_[kWorld] = {std::move(everybody), std::move(engine)};
   log(LogLevel::info, description());
@@ -112,10 +113,12 @@ EngineOptions Session::options_of_sets() const {
 
 void Session::watch_hosts_by(bool local_watch) {
   liveness_->name_hosts(topology_->host_names());
-  host_watch_ = watch_hosts(*bootstrap_, *topology_, local_watch, *liveness_,
-                            {.timeout = config_.heartbeat_timeout,
-                             .interfaces = config_.network_interfaces,
-                             .patience = std::min(kRendezvous, std::chrono::milliseconds(config_.start_timeout))});
+  auto made = watch_hosts(*bootstrap_, *topology_, local_watch, *liveness_,
+                          {.timeout = config_.heartbeat_timeout,
+                           .interfaces = config_.network_interfaces,
+                           .patience = std::min(kRendezvous, std::chrono::milliseconds(config_.start_timeout))});
+  host_watch_ = std::move(made.connections);
+  host_probes_ = std::move(made.probes);
 }
 
 void Session::end_exchanges_when_lost(int eventfd) {
@@ -130,6 +133,7 @@ void Session::end_exchanges_when_lost(int eventfd) {
 Session::~Session() {
   close();
   sets_.clear();
+  host_probes_.reset();
   stall_watch_.reset();
   fabric_->end_watch();  // arena memory that the program holds keeps the fabric
 }
@@ -152,7 +156,7 @@ void Session::leave() {
   }
   timeline_->stop();
   if (failing_ || failed_itself()) return;
-  if (host_watch_.connections) host_watch_.connections->announce_shutdown();
+  if (host_watch_) host_watch_->announce_shutdown();
   fabric_->announce_shutdown();
 }
 
@@ -422,8 +426,8 @@ std::shared_ptr<void> Session::allocate(std::size_t bytes) {
 void Session::abandon_after_fork() {
   if (stall_watch_) stall_watch_->abandon_after_fork();
   fabric_->close_after_fork();
-  if (host_watch_.connections) host_watch_.connections->close_after_fork();
-  if (host_watch_.probes) host_watch_.probes->close_after_fork();
+  if (host_watch_) host_watch_->close_after_fork();
+  if (host_probes_) host_probes_->close_after_fork();
 }
 
 }  // namespace perseus

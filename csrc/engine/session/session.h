@@ -156,10 +156,11 @@ class Session {
   std::shared_ptr<Liveness> liveness_ = std::make_shared<Liveness>();
   std::shared_ptr<xccl::AbortGroup> abort_group_ = make_abort_group(*liveness_);
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();  // kept by engines
-  HostWatch host_watch_;
+  std::unique_ptr<Watch> host_watch_;
   std::shared_ptr<Fabric> fabric_;          // arena memory that a framework holds also owns it
   std::shared_ptr<EngineThreads> threads_;  // of all sets but the world; kept by engines
   std::unique_ptr<StallWatch> stall_watch_;
+  std::unique_ptr<HostProbes> host_probes_;  // whose thread asks the stall watch
 
   std::mutex device_mutex_;  // guards device_ and joining_device_
   std::shared_ptr<Device> device_;
