@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -79,10 +80,11 @@ bool is_expected(int rank, const std::vector<int>& children, const std::vector<H
          std::ranges::none_of(peers, [&](const auto& peer) { return peer.rank == rank; });
 }
 
-// Adds the connections of those children that connect before the deadline.
-void receive_children(std::vector<UniqueFd> listeners, const std::vector<int>& children, const Invitation& invitation,
-                      int timeout_seconds, Deadline deadline, std::vector<HostPeer>& peers) {
-  if (listeners.empty()) return;
+// Returns the connections of those children that connect before the deadline.
+std::vector<HostPeer> receive_children(std::vector<UniqueFd> listeners, const std::vector<int>& children,
+                                       const Invitation& invitation, int timeout_seconds, Deadline deadline) {
+  if (listeners.empty()) return {};
+  std::vector<HostPeer> peers;
   const auto expected = (children.size() + 1) * listeners.size();
   AuthenticatedListener listener(std::move(listeners), invitation.secret, expected, sizeof(Greeting));
   for (std::size_t missing = children.size(); missing > 0;) {
@@ -96,6 +98,7 @@ void receive_children(std::vector<UniqueFd> listeners, const std::vector<int>& c
     peers.push_back({rank, std::move(admitted->socket)});
     --missing;
   }
+  return peers;
 }
 
 // A connection to one of the parent's addresses whose handshake is not finished.
@@ -218,7 +221,10 @@ HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& memb
   if (rank == 0 ? options.timeout.count() > 0 : !children.empty()) {
     mine.timeout_seconds = static_cast<int>(options.timeout.count());
     mine.secret = hex_text(random_bytes(kSecretBytes));
-    for (const auto& address : own_addresses(options.interfaces)) {
+    auto addresses = own_addresses(options.interfaces);
+    // The names of interfaces concern rank 0's host, and may differ on others.
+    if (addresses.empty() && rank != 0) addresses = own_addresses("");
+    for (const auto& address : addresses) {
       Endpoint endpoint{address};
       if (auto listener = listen_at(endpoint)) {
         listeners.push_back(std::move(listener));
@@ -234,13 +240,18 @@ HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& memb
   HostConnections connections{.peers = {}, .timeout = std::chrono::seconds(timeout_seconds)};
   if (place == members.size()) return connections;
   const auto deadline = std::chrono::steady_clock::now() + options.patience;
+  // At the same time: a member that does not reach its parent, or reaches it late, still has its children.
+  auto receiving = std::async(std::launch::async, [&] {
+    return receive_children(std::move(listeners), children, mine, timeout_seconds, deadline);
+  });
   if (place > 0) {
     const int parent = members[parent_place(place)];
     const auto invitation = Invitation::parse(texts[static_cast<std::size_t>(parent)]);
     auto socket = invitation ? join(rank, *invitation, timeout_seconds, deadline, options.patience) : UniqueFd();
     if (socket) connections.peers.push_back({parent, std::move(socket)});
   }
-  receive_children(std::move(listeners), children, mine, timeout_seconds, deadline, connections.peers);
+  for (auto& child : receiving.get()) connections.peers.push_back(std::move(child));
+  connections.is_complete = connections.peers.size() == children.size() + (place > 0 ? 1 : 0);
   warn_of_absent(rank, children, connections.peers, host_names, mine.endpoints);
   return connections;
 }

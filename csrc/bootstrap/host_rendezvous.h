@@ -25,6 +25,7 @@ struct HostPeer {
 struct HostConnections {
   std::vector<HostPeer> peers;      // this rank's parent and children
   std::chrono::seconds timeout{0};  // rank 0's; 0: there are no connections
+  bool is_complete = true;          // `peers` has all of them
 };
 
 // The members of a watch form a tree, in which each has at most this number of children.

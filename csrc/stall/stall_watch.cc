@@ -117,7 +117,9 @@ std::set<std::pair<std::uint64_t, std::int64_t>> StallWatch::waiting() {
     const auto progress = engine.progress.lock();
     if (!progress) continue;
     const auto step = progress->step();
-    if (step.active || !progress->waiting().label.empty()) found.emplace(number, step.number);
+    const auto waiting = step.active ? EngineProgress::Wait{} : progress->waiting();
+    if (step.active) found.emplace(number, step.number);
+    if (!waiting.label.empty()) found.emplace(number, waiting.since.time_since_epoch().count());
   }
   return found;
 }

@@ -46,7 +46,8 @@ class StallWatch {
   // engine keeps the returned object.
   std::shared_ptr<EngineProgress> open(const Tree& tree, const StallTimes& times);
 
-  // Returns the engines whose work waits, each with the number of its collective. Thread-safe.
+  // Returns the engines whose work waits, each with a number that differs from one collective or receive to the next.
+  // Thread-safe.
   std::set<std::pair<std::uint64_t, std::int64_t>> waiting();
 
   // Called in a forked child, in which the thread does not exist.

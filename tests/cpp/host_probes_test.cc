@@ -156,12 +156,12 @@ TEST(HostProbes, NoHostIsLostOnceARankHasLeft) {
 TEST(HostProbes, PaceKeepsTheTimeoutAndFewProbesPerSecond) {
   const auto of = [](int timeout, std::size_t targets) { return HostProbes::Pace::of(seconds(timeout), targets); };
   EXPECT_EQ(of(30, 1).round, seconds(3));
-  EXPECT_EQ(of(30, 1).limit, 11);
+  EXPECT_EQ(of(30, 1).limit, 12);
   EXPECT_EQ(of(3, 1).round, seconds(1));
-  EXPECT_EQ(of(3, 1).limit, 4);
+  EXPECT_EQ(of(3, 1).limit, 5);
   EXPECT_EQ(of(30, 500).round, seconds(10));
-  EXPECT_EQ(of(30, 500).limit, 4);
-  EXPECT_EQ(of(30, 5000).limit, 2);
+  EXPECT_EQ(of(30, 500).limit, 5);
+  EXPECT_EQ(of(30, 5000).limit, 3);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <latch>
 #include <thread>
 
@@ -13,31 +14,39 @@
 namespace perseus::testing {
 namespace {
 
+struct Rank {
+  Liveness liveness;
+  HostWatch watch;
+};
+using Job = std::deque<Rank>;
+
+// With so long a timeout, the hosts hardly probe each other.
+HeartbeatOptions usual_options(int /*rank*/) {
+  return {.timeout = std::chrono::hours(24), .interfaces = "lo", .patience = std::chrono::minutes(1)};
+}
+
+// Starts the watch of a job with one rank on each host.
+void start(Job& job, const std::function<HeartbeatOptions(int rank)>& options) {
+  const auto hosts = static_cast<int>(job.size());
+  make_room_for_descriptors(16 * job.size());
+  const auto all = scale::everybody(hosts);
+  std::vector<std::string> names;
+  for (const int host : all) names.push_back("h" + std::to_string(host));
+  scale::Exchange exchange(hosts, all.size());
+  scale::in_threads(all, [&](int rank) {
+    scale::ThreadBootstrap bootstrap(rank, exchange);
+    auto& mine = job[static_cast<std::size_t>(rank)];
+    mine.liveness.name_hosts(names);
+    mine.watch =
+        watch_hosts(bootstrap, Topology(rank, all, names), /*has_local_watch=*/true, mine.liveness, options(rank));
+  });
+}
+
 class HostTree : public ::testing::TestWithParam<int> {
  protected:
-  struct Rank {
-    Liveness liveness;
-    HostWatch watch;
-  };
-
   static int hosts() { return GetParam(); }
 
-  void SetUp() override {
-    make_room_for_descriptors(static_cast<std::size_t>(16 * hosts()));
-    const auto all = scale::everybody(hosts());
-    std::vector<std::string> names;
-    for (const int host : all) names.push_back("h" + std::to_string(host));
-    scale::Exchange exchange(hosts(), all.size());
-    scale::in_threads(all, [&](int rank) {
-      scale::ThreadBootstrap bootstrap(rank, exchange);
-      auto& mine = at(rank);
-      mine.liveness.name_hosts(names);
-      // With so long a timeout, the hosts hardly probe each other.
-      mine.watch =
-          watch_hosts(bootstrap, Topology(rank, all, names), /*has_local_watch=*/true, mine.liveness,
-                      {.timeout = std::chrono::hours(24), .interfaces = "lo", .patience = std::chrono::minutes(1)});
-    });
-  }
+  void SetUp() override { start(job_, usual_options); }
 
   Rank& at(int rank) { return job_[static_cast<std::size_t>(rank)]; }
 
@@ -65,7 +74,7 @@ class HostTree : public ::testing::TestWithParam<int> {
   }
 
  private:
-  std::deque<Rank> job_{static_cast<std::size_t>(hosts())};
+  Job job_{static_cast<std::size_t>(hosts())};
 };
 
 TEST_P(HostTree, ConnectsEachHostWithFewOthers) {
@@ -97,6 +106,29 @@ TEST_P(HostTree, AllLearnThatARankHasLeft) {
     while (!at(rank).watch.connections->any_left()) std::this_thread::yield();
     EXPECT_FALSE(at(rank).liveness.any_lost());
   }
+}
+
+// Rank 0 admits nobody, as if no host reached it in time.
+TEST(HostTreeStart, AHostThatDoesNotReachItsParentHasItsChildren) {
+  Job job(7);
+  start(job, [](int rank) {
+    auto options = usual_options(rank);
+    options.patience = std::chrono::milliseconds(rank == 0 ? 0 : 2000);
+    return options;
+  });
+  EXPECT_EQ(job[1].watch.connections->neighbours(), (std::vector<int>{5, 6}));
+  EXPECT_EQ(job[6].watch.connections->neighbours(), std::vector<int>{1});
+  EXPECT_EQ(job[1].watch.probes, nullptr) << "not all hosts would learn that a rank has left";
+}
+
+TEST(HostTreeStart, InterfacesThatOnlyTheFirstHostHasAreNoneOnOthers) {
+  Job job(7);
+  start(job, [](int rank) {
+    auto options = usual_options(rank);
+    if (rank > 0) options.interfaces = "of-rank-0";
+    return options;
+  });
+  EXPECT_EQ(job[6].watch.connections->neighbours(), std::vector<int>{1});
 }
 
 INSTANTIATE_TEST_SUITE_P(, HostTree, ::testing::Values(64, 256, 1024));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <utility>
@@ -23,12 +24,12 @@ constexpr std::chrono::milliseconds kShortestPause{20};
 
 }  // namespace
 
-// A host is cut off one round after the timeout. The heartbeat of the tree is not slower, so that it names a host that
-// is down, of which the probes can only say that a network is cut.
+// A host is cut off two rounds after the timeout. The heartbeat of the tree, whose timers the kernel rounds up, is
+// faster, and so names a host that is down, of which the probes can only say that a network is cut.
 HostProbes::Pace HostProbes::Pace::of(std::chrono::seconds timeout, std::size_t targets) {
   const auto round =
       std::max<std::chrono::milliseconds>(heartbeat_interval(timeout), static_cast<int>(targets) * kShortestPause);
-  return {round, 1 + static_cast<int>((timeout + round - std::chrono::milliseconds(1)) / round)};
+  return {round, 2 + static_cast<int>((timeout + round - std::chrono::milliseconds(1)) / round)};
 }
 
 HostProbes::HostProbes(int rank, std::vector<Target> targets, UniqueFd reserved, Pace pace,
@@ -109,13 +110,13 @@ bool HostProbes::probe(Probed& probed) {
   return true;
 }
 
-// Takes the result of a probe. An error that does not come from the network says nothing about the host: for example,
-// this process may have no descriptor left.
+// Takes the result of a probe. If this process lacks a descriptor, a port or memory, that says nothing about the host.
 void HostProbes::answer(Probed& probed, int error) {
+  constexpr std::array kOwn = {EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL};
   probed.socket.reset();
-  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) return;
-  probed.is_awaited = false;
-  if (error != 0 && error != ECONNREFUSED) return;
+  const bool has_answered = error == 0 || error == ECONNREFUSED;
+  if (has_answered || std::ranges::find(kOwn, error) != kOwn.end()) probed.is_awaited = false;
+  if (!has_answered) return;
   probed.has_answered = true;
   probed.unanswered = 0;
 }

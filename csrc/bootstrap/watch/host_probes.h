@@ -38,7 +38,8 @@ class HostProbes {
     static Pace of(std::chrono::seconds timeout, std::size_t targets);
   };
 
-  // Returns the engines of this process whose work waits, each with the number of its collective.
+  // Returns the engines of this process whose work waits, each with a number that differs from one collective or
+  // receive to the next.
   using Waiting = std::function<std::set<std::pair<std::uint64_t, std::int64_t>>()>;
 
   // `reserved` is this host's own port for the probes of others. `host_names` are by rank. The watch and the liveness

@@ -1,5 +1,6 @@
 #include "bootstrap/watch/host_watch.h"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 #include <string>
@@ -9,6 +10,8 @@
 
 namespace perseus {
 namespace {
+
+constexpr auto kIncomplete = "-";  // in place of an endpoint
 
 // Returns the ranks of the tree between hosts, ascending.
 std::vector<int> members_of(const Topology& topology, bool has_local_watch) {
@@ -78,6 +81,7 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
   auto reserved = is_first ? reserve_port(port) : UniqueFd();
   std::string mine;
   if (reserved) mine = own_address_of(met.peers.front().socket.get()) + ' ' + std::to_string(port);
+  if (!met.is_complete) mine = kIncomplete;
   const auto texts = are_all_connected ? std::vector<std::string>() : bootstrap.allgather(mine);
   if (met.peers.empty()) return {};
 
@@ -86,7 +90,8 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
   peers.reserve(met.peers.size());
   for (auto& peer : met.peers) peers.push_back({peer.rank, std::move(peer.socket)});
   watch.connections = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
-  if (is_first) {
+  // In a tree that has fallen apart, not all hosts learn that a rank has left, which ends the probes.
+  if (is_first && std::ranges::find(texts, kIncomplete) == texts.end()) {
     auto targets = targets_of(topology, watch_parents(topology, has_local_watch), texts);
     const auto pace = HostProbes::Pace::of(met.timeout, targets.size());
     watch.probes = std::make_unique<HostProbes>(topology.rank(), std::move(targets), std::move(reserved), pace,
