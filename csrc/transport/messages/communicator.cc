@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <thread>
 #include <utility>
@@ -153,12 +154,11 @@ std::string Messages::peers() const {
 }
 
 bool Barrier::done() {
-  const int rank = communicator_.rank(), size = communicator_.size();
-  for (; distance_ < size; distance_ *= 2) {
+  for (; distance_ < communicator_.size(); distance_ *= 2) {
     if (!round_) {
       round_.emplace(communicator_);
-      round_->receive(&tokens_[0], 1, (rank - distance_ + size) % size, Tag::barrier);
-      round_->send(&tokens_[1], 1, (rank + distance_) % size, Tag::barrier);
+      round_->receive(&tokens_[0], 1, communicator_.rank_behind(distance_), Tag::barrier);
+      round_->send(&tokens_[1], 1, communicator_.rank_ahead(distance_), Tag::barrier);
     }
     if (!round_->done()) return false;
     round_.reset();
@@ -176,6 +176,17 @@ Communicator::~Communicator() {
   }
 }
 
+int Communicator::rank_ahead(int distance) const {
+  const auto size = static_cast<unsigned>(this->size());
+  const auto rank = static_cast<unsigned>(this->rank()), by = static_cast<unsigned>(distance);
+  return static_cast<int>(std::has_single_bit(size) ? rank ^ by : (rank + by) % size);
+}
+
+int Communicator::rank_behind(int distance) const {
+  const auto size = static_cast<unsigned>(this->size());
+  return rank_ahead(std::has_single_bit(size) ? distance : this->size() - distance);
+}
+
 void Communicator::barrier() {
   for (Barrier barrier(*this); !barrier.done();) barrier.wait_for_round();
 }
@@ -183,22 +194,18 @@ void Communicator::barrier() {
 // Uses Bruck's algorithm: each round doubles the number of blocks that a rank has.
 void Communicator::gather_small(void* blocks, Counts bytes) {
   auto* base = static_cast<std::byte*>(blocks);
-  const int rank = this->rank(), size = this->size();
-  // Returns the bytes of `count` ranks from `first` on.
-  const auto bytes_of = [&](int first, int count) {
+  const auto bytes_of = [&](int begin, int end) {
     std::size_t sum = 0;
-    for (int i = 0; i < count; ++i)
-      sum += static_cast<std::size_t>(bytes[static_cast<std::size_t>((first + i) % size)]);
+    for (int i = begin; i < end; ++i) sum += static_cast<std::size_t>(bytes[static_cast<std::size_t>(rank_ahead(i))]);
     return sum;
   };
-  std::size_t have = bytes_of(rank, 1);
-  for (int held = 1; held < size; held *= 2) {
-    const int count = std::min(held, size - held);
-    const int from = (rank + held) % size, to = (rank - held + size) % size;
-    const auto more = bytes_of(from, count);
+  std::size_t have = bytes_of(0, 1);
+  for (int held = 1; held < size(); held *= 2) {
+    const int count = std::min(held, size() - held);
+    const auto more = bytes_of(held, held + count);
     Messages messages(*this);
-    messages.receive(base + have, more, from, Tag::gather);
-    messages.send(base, bytes_of(rank, count), to, Tag::gather);
+    messages.receive(base + have, more, rank_ahead(held), Tag::gather);
+    messages.send(base, bytes_of(0, count), rank_behind(held), Tag::gather);
     messages.wait();
     have += more;
   }

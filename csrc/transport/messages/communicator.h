@@ -92,6 +92,13 @@ class Communicator {
   Network& network() const { return *network_; }
   int rank() const { return network_->rank(); }
   int size() const { return network_->size(); }
+
+  // Return the ranks at this distance on both sides. If the size is a power of two, ranks exchange in pairs and both
+  // are the same, so that collectives whose distances are powers of two need log2(size) connections instead of twice as
+  // many.
+  int rank_ahead(int distance) const;
+  int rank_behind(int distance) const;
+
   const WaitOptions& options() const { return options_; }
 
   // The number of streams over which messages are spread. All ranks change it between the same two operations.
@@ -110,7 +117,7 @@ class Communicator {
   void barrier();
 
   // Gathers the bytes of every rank in log2(size) rounds, by messages to as few peers; meant for few bytes. `bytes` has
-  // their number by rank. The rank's own block is the first; afterwards block i is that of rank (rank() + i) % size().
+  // their number by rank. The rank's own block is the first; afterwards block i is that of rank_ahead(i).
   void gather_small(void* blocks, Counts bytes);
 
  private:

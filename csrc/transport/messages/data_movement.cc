@@ -110,10 +110,12 @@ void allgather_small(Communicator& communicator, const void* in, std::byte* out,
   LentVector<std::byte> blocks(offsets.back());
   if (bytes[self] > 0) std::memcpy(blocks.data(), in, static_cast<std::size_t>(bytes[self]));
   communicator.gather_small(blocks.data(), bytes);
-  // The blocks begin with this rank's.
-  const auto behind = offsets.back() - offsets[self];
-  std::memcpy(out + offsets[self], blocks.data(), behind);
-  std::memcpy(out, blocks.data() + behind, offsets[self]);
+  const auto* block = blocks.data();
+  for (int i = 0; i < communicator.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(communicator.rank_ahead(i));
+    std::copy_n(block, bytes[rank], out + offsets[rank]);
+    block += bytes[rank];
+  }
 }
 
 void copy_own(void* to, const void* from, std::size_t bytes) {

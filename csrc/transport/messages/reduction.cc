@@ -144,7 +144,7 @@ void allreduce_small(Communicator& communicator, Staging& staging, const Reducti
 
   std::vector<const void*> from(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) {
-    from[static_cast<std::size_t>((communicator.rank() + i) % size)] = blocks + offset(i, bytes);
+    from[static_cast<std::size_t>(communicator.rank_ahead(i))] = blocks + offset(i, bytes);
   }
   const bool direct = out.contiguous() != nullptr;
   void* to = direct ? out.contiguous() : resized(staging.packed, bytes);

@@ -25,22 +25,25 @@ MpiBootstrap::MpiBootstrap(Api& api, Comm comm, std::chrono::milliseconds limit)
       communicator_(make_network(api, {comm}), {.limit = limit, .longest_sleep = kLongestSleep}) {}
 
 std::vector<std::string> MpiBootstrap::allgather(std::string_view mine) {
-  const auto ranks = static_cast<std::size_t>(size()), self = static_cast<std::size_t>(rank());
+  const auto ranks = static_cast<std::size_t>(size());
   LentVector<std::int64_t> lengths(ranks);
   lengths[0] = static_cast<std::int64_t>(mine.size());
   communicator_.gather_small(lengths.data(), std::vector<std::int64_t>(ranks, sizeof(std::int64_t)));
-  std::vector<std::int64_t> by_rank(lengths.begin(), lengths.end());
-  std::rotate(by_rank.begin(), by_rank.end() - rank(), by_rank.end());
+  std::vector<std::size_t> order(ranks);  // the rank of each block
+  std::vector<std::int64_t> by_rank(ranks);
+  for (std::size_t i = 0; i < ranks; ++i) {
+    order[i] = static_cast<std::size_t>(communicator_.rank_ahead(static_cast<int>(i)));
+    by_rank[order[i]] = lengths[i];
+  }
 
   LentVector<char> all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})));
   std::copy(mine.begin(), mine.end(), all.begin());
   communicator_.gather_small(all.data(), by_rank);
   std::vector<std::string> parts(ranks);
-  std::size_t at = 0;
+  const auto* block = all.data();
   for (std::size_t i = 0; i < ranks; ++i) {
-    const auto length = static_cast<std::size_t>(lengths[i]);
-    parts[(self + i) % ranks].assign(all.data() + at, length);
-    at += length;
+    parts[order[i]].assign(block, static_cast<std::size_t>(lengths[i]));
+    block += lengths[i];
   }
   return parts;
 }
