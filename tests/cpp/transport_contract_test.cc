@@ -263,6 +263,27 @@ TEST_P(Contract, AllgatherOfUnevenParts) {
   });
 }
 
+// Among more than four ranks, few bytes are gathered in rounds, in pairs if the number of ranks is a power of two.
+TEST(FewBytes, AreGatheredInPairs) {
+  run_world(Ranks::messages, 8, [](World& world) {
+    const auto link = world.connect_all();
+    constexpr std::array kParts = std::to_array<std::int64_t>({3, 0, 1, 4, 1, 5, 9, 2});
+    const auto mine = kParts[static_cast<std::size_t>(world.rank)];
+    Buffer in(world.fabric, Place::heap, DType::uint8, {mine}), out(world.fabric, Place::heap, DType::uint8, {25});
+    in.fill(sequence(world.rank * 10));
+    const auto status = link.transport->allgather(in.data(), out.data(), kParts);
+    ASSERT_TRUE(status.ok()) << status.text();
+    std::int64_t at = 0;
+    for (int r = 0; r < world.size; ++r) {
+      const auto part = kParts[static_cast<std::size_t>(r)];
+      ASSERT_EQ(out.first_other(sequence(r * 10), at, part), kNone) << "part of rank " << r;
+      at += part;
+    }
+    const auto left = link.transport->barrier();
+    EXPECT_TRUE(left.ok()) << left.text();
+  });
+}
+
 TEST_P(Contract, AlltoallOfUnevenParts) {
   on_every_rank([](World& world, Transport& transport) {
     // The bytes from s to r differ for each pair.
@@ -355,7 +376,7 @@ INSTANTIATE_TEST_SUITE_P(OneHost, Contract,
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
-                         ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(1, 2, 3, 4)),
+                         ::testing::Combine(::testing::Values(Ranks::messages), ::testing::Values(1, 2, 3, 4, 6)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Library, Contract,
                          ::testing::Combine(::testing::Values(Ranks::blocking, Ranks::queued, Ranks::background),
