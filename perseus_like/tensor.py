@@ -63,6 +63,10 @@ class TensorAdapter(Protocol[T]):
         A complex tensor has the dtype of its real and imaginary parts, and a last dimension of 2.
         """
 
+    def direct_view(self, tensor: T) -> View | None:
+        """Returns the view of a real tensor that `contiguous` returns itself. None: call `contiguous` and `view`."""
+        return None
+
     def is_complex(self, tensor: T) -> bool:
         """Returns whether the elements are complex numbers."""
 
@@ -76,7 +80,7 @@ class TensorAdapter(Protocol[T]):
         """Overwrites the elements of `target`, which may have any strides."""
 
 
-class ArrayTensors:
+class ArrayTensors(TensorAdapter["np.ndarray[Any, Any]"]):
     """The adapter of NumPy arrays. Object collectives use it, and it is the one to copy from."""
 
     def __init__(self, extra_dtypes: Sequence[tuple[np.dtype[Any], DType]] = ()) -> None:

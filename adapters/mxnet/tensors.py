@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from perseus_like.tables import DType
-from perseus_like.tensor import ArrayTensors, View
+from perseus_like.tensor import ArrayTensors, TensorAdapter, View
 
 from .compat.library import address_of
 
@@ -57,7 +57,7 @@ def new_like(arrays: Sequence[Array]) -> list[Array]:
     return [new_array(array.shape, array) for array in map(checked, arrays)]
 
 
-class MxnetTensors:
+class MxnetTensors(TensorAdapter[Any]):
     """The tensor interface of `perseus_like.collectives`, for collectives that wait for their result.
 
     All other collectives are functions of MXNet's engine (`engine.py`).

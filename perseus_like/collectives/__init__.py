@@ -160,16 +160,14 @@ class Collectives(Generic[T]):
 
         Adapters use it for single gradients, so it runs for every small tensor of a training step.
         """
-        tensors = self._tensors
-        if name is None or wire is not None or op is Adasum or tensors.contiguous(tensor) is not tensor:
+        view = None if name is None or wire is not None or op is Adasum else self._tensors.direct_view(tensor)
+        if view is None:
             return self.allreduce(tensor, op, name, prescale, postscale, process_set, wire, in_place=True, start=start)
-        if op in _ONLY_REAL:
-            check_op("allreduce", op, [tensor], tensors.is_complex)
         scaled = prescale != 1.0 or postscale != 1.0
         options = reduce_options(op, prescale, postscale) if scaled else UNSCALED[op]
         set_id = GLOBAL if process_set is global_process_set else member_id(process_set)
-        full, inputs = f"allreduce.{name}", [tensors.view(tensor)]
-        started: HandleEntry[T] = session.core.allreduce(full, inputs, None, options, set_id, tensor, start)
+        full = f"allreduce.{name}"
+        started: HandleEntry[T] = session.core.allreduce(full, [view], None, options, set_id, tensor, start)
         return started
 
     def grouped_allreduce(

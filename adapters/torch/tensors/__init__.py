@@ -58,12 +58,14 @@ class TorchTensors:
         number, shape = _NUMBERS.get(tensor.dtype), tensor.shape
         if number is None:
             number, shape = _number_of(tensor.dtype), torch.Size((*shape, 2))
-        device, address = tensor.get_device(), address_of(tensor)
-        if device >= 0:
-            require_cuda(tensor)
-        elif tensor.numel() >= LARGE_ELEMENTS:
-            register_if_shared(tensor)
-        return (address, number, shape, device)
+        return _view_of(tensor, number, shape)
+
+    def direct_view(self, tensor: torch.Tensor) -> View | None:
+        # It runs for every small gradient, so it asks no real tensor whether it is a conjugate.
+        number = _NUMBERS.get(tensor.dtype) if type(tensor) in _PLAIN else None
+        if number is None or tensor.layout is not _STRIDED or not tensor.is_contiguous() or tensor.is_neg():
+            return None
+        return _view_of(tensor, number, tensor.shape)
 
     def is_complex(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, _TENSOR) and tensor.is_complex()
@@ -121,6 +123,15 @@ def empty(shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch
     if dtype in _PARTS:
         return torch.view_as_complex(tensors.from_buffer(session.core.allocate([*sizes, 2], number)))
     return tensors.from_buffer(session.core.allocate(list(sizes), number))
+
+
+def _view_of(tensor: torch.Tensor, number: int, shape: torch.Size) -> View:
+    device, address = tensor.get_device(), address_of(tensor)
+    if device >= 0:
+        require_cuda(tensor)
+    elif tensor.numel() >= LARGE_ELEMENTS:
+        register_if_shared(tensor)
+    return (address, number, shape, device)
 
 
 def _number_of(dtype: torch.dtype) -> int:
