@@ -32,11 +32,19 @@ MissingRankQuery::MissingRankQuery(int rank, std::vector<int> parents, HowFar ho
 }
 
 void MissingRankQuery::set_neighbours(const std::vector<int>& ranks) {
+  RankSet gone;
   std::erase_if(neighbours_, [&](int rank) {
     if (std::ranges::find(ranks, rank) != ranks.end()) return false;
-    unconnected_.add(rank);
+    gone.add(rank);
     return true;
   });
+  if (gone.empty()) return;
+  unconnected_.add(gone);
+  for (auto& [point, query] : queries_) {
+    query.awaited.remove(gone);
+    query.known[kUnreachable].add(gone);
+    if (query.towards >= 0) report(point, query);
+  }
 }
 
 Writer MissingRankQuery::begin_message(Kind kind, const ProgressPoint& point, int asker) {

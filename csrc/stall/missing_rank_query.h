@@ -66,8 +66,8 @@ class MissingRankQuery {
   MissingRankQuery(int rank, std::vector<int> parents, HowFar how_far, std::chrono::milliseconds timeout,
                    std::size_t most_listed = SIZE_MAX, RoundTrip round_trip = {});
 
-  // Sets the neighbours to which a connection exists; at first, these are all. Ranks without a connection are
-  // unreachable and never blamed.
+  // Sets the neighbours to which a connection exists; at first, these are all, and later never more. Ranks without a
+  // connection are unreachable and never blamed.
   void set_neighbours(const std::vector<int>& ranks);
 
   // Returns true if the bytes are a message of a query. No other control message has the same first byte.

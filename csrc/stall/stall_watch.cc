@@ -57,15 +57,10 @@ StallWatch::StallWatch(const Topology& topology, bool has_local_watch, Liveness&
 
 void StallWatch::start(std::vector<Watch*> watches) {
   std::erase(watches, nullptr);
-  std::vector<int> neighbours;
-  for (const auto* watch : watches) {
-    const auto those = watch->neighbours();
-    neighbours.insert(neighbours.end(), those.begin(), those.end());
-  }
   {
     const std::scoped_lock lock(mutex_);
-    query_.set_neighbours(neighbours);
     watches_ = std::move(watches);
+    update_neighbours();
   }
   thread_ = start_thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "perseus-stalls");
@@ -81,6 +76,16 @@ StallWatch::~StallWatch() {
   }
   changed_.notify_all();
   thread_.join();
+}
+
+// A neighbour that has left answers no queries.
+void StallWatch::update_neighbours() {
+  std::vector<int> neighbours;
+  for (const auto* watch : watches_) {
+    const auto those = watch->neighbours();
+    neighbours.insert(neighbours.end(), those.begin(), those.end());
+  }
+  query_.set_neighbours(neighbours);
 }
 
 void StallWatch::abandon_after_fork() {
@@ -158,6 +163,7 @@ void StallWatch::run() {
 
 void StallWatch::receive(int from, std::string_view words) {
   const std::scoped_lock lock(mutex_);
+  update_neighbours();
   try {
     query_.receive(from, words, Clock::now());
   } catch (const Error& error) {
@@ -181,6 +187,7 @@ StallWatch::News StallWatch::look(Clock::time_point now) {
   std::erase_if(engines_, [](const auto& each) { return each.second.progress.expired(); });
   News news;
   if (liveness_.any_lost()) return news;
+  update_neighbours();
   for (auto& [number, engine] : engines_) look_at(number, engine, now, was_stopped);
   query_.look(now);
   for (const auto& verdict : query_.take_verdicts()) judge(verdict, now, news);

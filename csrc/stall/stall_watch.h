@@ -74,6 +74,7 @@ class StallWatch {
   };
 
   void run();
+  void update_neighbours();
   void receive(int from, std::string_view words);
   News look(Clock::time_point now);
   void look_at(std::uint64_t engine, Watched& watched, Clock::time_point now, bool was_stopped);

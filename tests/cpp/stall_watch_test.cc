@@ -94,6 +94,10 @@ class WatchedHost {
   WatchedHost& operator=(const WatchedHost&) = delete;
 
   const std::vector<std::unique_ptr<WatchedRank>>& ranks() const { return ranks_; }
+  void end_first() {
+    ranks_.front()->announce_shutdown();
+    ranks_.erase(ranks_.begin());
+  }
 
  private:
   std::vector<UniqueFd> unread_;
@@ -120,6 +124,14 @@ TEST(StallWatch, AStoppedRankIsNamed) {
     const auto text = rank->loss_within(seconds(60));
     EXPECT_NE(text.find("rank 40 was waited for too long"), std::string::npos) << text;
   }
+}
+
+// Queries between the other ranks would go through it.
+TEST(StallWatch, ARankThatHasLeftIsNotBlamed) {
+  WatchedHost host(4);
+  host.end_first();
+  EXPECT_EQ(host.ranks().front()->loss_within(seconds(3)), "");
+  for (const auto& rank : host.ranks()) EXPECT_EQ(rank->loss_within(milliseconds(0)), "");
 }
 
 TEST(Watch, AMessageWaitsUntilTheSocketHasRoom) {

@@ -80,8 +80,10 @@ void Watch::report_departure() {
 
 std::vector<int> Watch::neighbours() const {
   std::vector<int> ranks;
-  ranks.reserve(peers_.size());
-  for (const auto& peer : peers_) ranks.push_back(peer.rank);
+  const std::scoped_lock lock(waiting_mutex_);
+  for (const auto& peer : peers_) {
+    if (!peer.left) ranks.push_back(peer.rank);
+  }
   return ranks;
 }
 
@@ -177,10 +179,14 @@ void Watch::receive(Peer& peer) {
 
 void Watch::take(Peer& peer, const WatchNote& note) {
   switch (note.word) {
-    case WatchNote::Word::goodbye:
-      peer.left = true;
+    case WatchNote::Word::goodbye: {
+      {
+        const std::scoped_lock lock(waiting_mutex_);
+        peer.left = true;
+      }
       report_departure();
       break;
+    }
     case WatchNote::Word::departure: report_departure(); break;
     case WatchNote::Word::lost:
     case WatchNote::Word::cut_off:

@@ -32,7 +32,7 @@ class Watch {
     int rank = 0;  // world rank
     UniqueFd socket;
     std::vector<char> received = {};   // an incomplete message
-    bool left = false;                 // has sent a shutdown message
+    bool left = false;                 // has sent a shutdown message; guarded by waiting_mutex_
     bool gone = false;                 // closed; not polled any more
     std::deque<Waiting> waiting = {};  // messages for which the socket had no room; guarded by waiting_mutex_
   };
@@ -55,7 +55,7 @@ class Watch {
   // because its ranks have ended. Any thread.
   bool any_left() const { return any_left_; }
 
-  // Returns the ranks at the other ends of the connections.
+  // Returns the ranks at the other ends of the connections, without those that have left. Any thread.
   std::vector<int> neighbours() const;
   // Sends at most WatchNote::kText bytes to one neighbour. If the neighbour has not read earlier messages, for example
   // because it is stopped, the message waits until the socket has room. It is dropped after a minute, which is longer
@@ -82,8 +82,9 @@ class Watch {
   void report_departure();
   void send_to_all(const WatchNote& note) const;
 
-  std::vector<Peer> peers_;   // owned by the thread; other threads only send, and no socket is closed while it runs
-  std::mutex waiting_mutex_;  // guards Peer::waiting; held while a message is sent, so that messages keep their order
+  std::vector<Peer> peers_;  // owned by the thread; other threads only send, and no socket is closed while it runs
+  // Guards Peer::waiting and Peer::left. Held while a message is sent, so that messages keep their order.
+  mutable std::mutex waiting_mutex_;
   Liveness& liveness_;
   bool forwards_;
   std::atomic<bool> any_left_{false};
