@@ -27,16 +27,17 @@ namespace perseus {
 namespace {
 
 constexpr std::size_t kSecretBytes = 32;
-// The time after which a connection that the parent has closed is tried again; other programs may keep its port busy.
+// The time after which a connection that the other member has closed is tried again; other programs may keep its port
+// busy.
 constexpr std::chrono::milliseconds kRetry{100};
 
 constexpr int kMostKeepaliveSeconds = 32767;  // Linux's limit for the time between two probes
 
 using Greeting = std::int32_t;  // the rank, sent after the handshake
-// The parent's answer to the greeting. A connection that ends without it was never part of the watch.
+// The other member's answer to the greeting. A connection that ends without it was never part of the watch.
 constexpr char kAdmitted = 'a';
 
-// The text that a member with children sends to all ranks over the bootstrap.
+// The text that a member to which others connect sends to all ranks over the bootstrap.
 struct Invitation {
   int timeout_seconds = 0;
   std::string secret;
@@ -75,24 +76,24 @@ void set_heartbeat(int socket, int timeout_seconds) {
              static_cast<int>(std::min<std::int64_t>(unanswered, std::numeric_limits<int>::max())));
 }
 
-bool is_expected(int rank, const std::vector<int>& children, const std::vector<HostPeer>& peers) {
-  return std::ranges::find(children, rank) != children.end() &&
+bool is_expected(int rank, const std::vector<int>& callers, const std::vector<HostPeer>& peers) {
+  return std::ranges::find(callers, rank) != callers.end() &&
          std::ranges::none_of(peers, [&](const auto& peer) { return peer.rank == rank; });
 }
 
-// Returns the connections of those children that connect before the deadline.
-std::vector<HostPeer> receive_children(std::vector<UniqueFd> listeners, const std::vector<int>& children,
-                                       const Invitation& invitation, int timeout_seconds, Deadline deadline) {
+// Returns the connections of those callers that connect before the deadline.
+std::vector<HostPeer> receive_callers(std::vector<UniqueFd> listeners, const std::vector<int>& callers,
+                                      const Invitation& invitation, int timeout_seconds, Deadline deadline) {
   if (listeners.empty()) return {};
   std::vector<HostPeer> peers;
-  const auto expected = (children.size() + 1) * listeners.size();
+  const auto expected = (callers.size() + 1) * listeners.size();
   AuthenticatedListener listener(std::move(listeners), invitation.secret, expected, sizeof(Greeting));
-  for (std::size_t missing = children.size(); missing > 0;) {
+  for (std::size_t missing = callers.size(); missing > 0;) {
     auto admitted = listener.next(deadline);
     if (!admitted) break;
     Greeting rank = 0;
     std::memcpy(&rank, admitted->greeting.data(), sizeof rank);
-    if (!is_expected(rank, children, peers)) continue;
+    if (!is_expected(rank, callers, peers)) continue;
     set_heartbeat(admitted->socket.get(), timeout_seconds);
     if (send_all(admitted->socket.get(), &kAdmitted, sizeof kAdmitted, deadline) != IoResult::ok) continue;
     peers.push_back({rank, std::move(admitted->socket)});
@@ -101,7 +102,7 @@ std::vector<HostPeer> receive_children(std::vector<UniqueFd> listeners, const st
   return peers;
 }
 
-// A connection to one of the parent's addresses whose handshake is not finished.
+// A connection to one of a member's addresses whose handshake is not finished.
 struct Attempt {
   UniqueFd socket;
   bool is_connected = false;
@@ -126,7 +127,7 @@ struct Attempt {
   }
 };
 
-// Tries all addresses of the parent at once, and returns the first connection whose handshake is finished, or nothing.
+// Tries all addresses of a member at once, and returns the first connection whose handshake is finished, or nothing.
 // Sets `was_reached` if an address has accepted a connection.
 UniqueFd try_to_join(const Invitation& invitation, Deadline deadline, bool& was_reached) {
   std::vector<Attempt> attempts;
@@ -153,8 +154,8 @@ UniqueFd try_to_join(const Invitation& invitation, Deadline deadline, bool& was_
   return {};
 }
 
-// Sends this rank's number to the parent. Returns false if the parent does not answer or closes the connection, as it
-// does after its deadline. `patience` makes this deadline later than the parent's, which began to wait at another time.
+// Sends this rank's number. Returns false if the other member does not answer or closes the connection, as it
+// does after its deadline. `patience` makes this deadline later than the other's, which began to wait at another time.
 bool is_admitted(int socket, int rank, Deadline deadline, std::chrono::milliseconds patience) {
   const Greeting greeting = rank;
   char answer = 0;
@@ -162,7 +163,7 @@ bool is_admitted(int socket, int rank, Deadline deadline, std::chrono::milliseco
          receive_all(socket, &answer, sizeof answer, deadline + patience) == IoResult::ok && answer == kAdmitted;
 }
 
-// Returns a connection that the parent has admitted, or nothing if there is none before the deadline.
+// Returns a connection that the other member has admitted, or nothing if there is none before the deadline.
 UniqueFd join(int rank, const Invitation& invitation, int timeout_seconds, Deadline deadline,
               std::chrono::milliseconds patience) {
   for (;;) {
@@ -176,14 +177,14 @@ UniqueFd join(int rank, const Invitation& invitation, int timeout_seconds, Deadl
   }
 }
 
-void warn_of_absent(int rank, const std::vector<int>& children, const std::vector<HostPeer>& peers,
+void warn_of_absent(int rank, const std::vector<int>& callers, const std::vector<HostPeer>& peers,
                     const std::vector<std::string>& host_names, const std::vector<Endpoint>& endpoints) {
   const auto name = [&](int each) {
     return "rank " + std::to_string(each) + " on " + host_names[static_cast<std::size_t>(each)];
   };
   std::string absent;
-  for (const int child : children) {
-    if (is_expected(child, children, peers)) absent += (absent.empty() ? "" : ", ") + name(child);
+  for (const int caller : callers) {
+    if (is_expected(caller, callers, peers)) absent += (absent.empty() ? "" : ", ") + name(caller);
   }
   if (absent.empty()) return;
   std::string tried;
@@ -195,13 +196,14 @@ void warn_of_absent(int rank, const std::vector<int>& children, const std::vecto
           "never. Set PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
 }
 
-// Returns the children of the member at this place.
-std::vector<int> children_of(std::size_t place, const std::vector<int>& members) {
-  std::vector<int> children;
-  for (auto child = kWatchFanOut * place + 1; child < members.size() && parent_place(child) == place; ++child) {
-    children.push_back(members[child]);
+// Returns the members that connect to the one at this place.
+std::vector<int> callers_of(std::size_t place, const std::vector<int>& members) {
+  std::vector<int> callers;
+  for (auto other = place + 1; other < members.size(); ++other) {
+    const auto places = places_to_connect(other, members.size());
+    if (std::ranges::find(places, place) != places.end()) callers.push_back(members[other]);
   }
-  return children;
+  return callers;
 }
 
 }  // namespace
@@ -210,15 +212,24 @@ std::chrono::seconds heartbeat_interval(std::chrono::seconds timeout) {
   return std::clamp(timeout / 10, std::chrono::seconds(1), std::chrono::seconds(kMostKeepaliveSeconds));
 }
 
+std::vector<std::size_t> places_to_connect(std::size_t place, std::size_t members) {
+  std::vector<std::size_t> places;
+  if (place == 0) return places;
+  places.push_back(parent_place(place));
+  if (place - 1 != places.back()) places.push_back(place - 1);
+  if (place == members - 1 && places.front() != 0) places.push_back(0);
+  return places;
+}
+
 HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& members,
                               const std::vector<std::string>& host_names, const HeartbeatOptions& options) {
   const int rank = bootstrap.rank();
   const auto place = static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
-  const auto children = children_of(place, members);
+  const auto callers = callers_of(place, members);
   Invitation mine;
   std::vector<UniqueFd> listeners;
   // Another rank does not know yet whether rank 0 has a timeout.
-  if (rank == 0 ? options.timeout.count() > 0 : !children.empty()) {
+  if (rank == 0 ? options.timeout.count() > 0 : !callers.empty()) {
     mine.timeout_seconds = static_cast<int>(options.timeout.count());
     mine.secret = hex_text(random_bytes(kSecretBytes));
     auto addresses = own_addresses(options.interfaces);
@@ -240,19 +251,24 @@ HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& memb
   HostConnections connections{.peers = {}, .timeout = std::chrono::seconds(timeout_seconds)};
   if (place == members.size()) return connections;
   const auto deadline = std::chrono::steady_clock::now() + options.patience;
-  // At the same time: a member that does not reach its parent, or reaches it late, still has its children.
-  auto receiving = std::async(std::launch::async, [&] {
-    return receive_children(std::move(listeners), children, mine, timeout_seconds, deadline);
-  });
-  if (place > 0) {
-    const int parent = members[parent_place(place)];
-    const auto invitation = Invitation::parse(texts[static_cast<std::size_t>(parent)]);
-    auto socket = invitation ? join(rank, *invitation, timeout_seconds, deadline, options.patience) : UniqueFd();
-    if (socket) connections.peers.push_back({parent, std::move(socket)});
+  const auto places = places_to_connect(place, members.size());
+  // At the same time: a member that does not reach another one, or reaches it late, still has the others. Without room
+  // for a thread, they are done one after the other.
+  std::vector<std::future<UniqueFd>> joining;
+  joining.reserve(places.size());
+  for (const auto other : places) {
+    joining.push_back(std::async(std::launch::async | std::launch::deferred, [&, other] {
+      const auto invitation = Invitation::parse(texts[static_cast<std::size_t>(members[other])]);
+      return invitation ? join(rank, *invitation, timeout_seconds, deadline, options.patience) : UniqueFd();
+    }));
   }
-  for (auto& child : receiving.get()) connections.peers.push_back(std::move(child));
-  connections.is_complete = connections.peers.size() == children.size() + (place > 0 ? 1 : 0);
-  warn_of_absent(rank, children, connections.peers, host_names, mine.endpoints);
+  auto accepted = receive_callers(std::move(listeners), callers, mine, timeout_seconds, deadline);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (auto socket = joining[i].get()) connections.peers.push_back({members[places[i]], std::move(socket)});
+  }
+  for (auto& caller : accepted) connections.peers.push_back(std::move(caller));
+  connections.is_complete = connections.peers.size() == callers.size() + places.size();
+  warn_of_absent(rank, callers, connections.peers, host_names, mine.endpoints);
   return connections;
 }
 

@@ -122,7 +122,9 @@ void MissingRankQuery::receive(int from, std::string_view bytes, Clock::time_poi
     case Kind::verdict: {
       const auto found = queries_.find(point);
       if (asker != rank_ && found != queries_.end() && found->second.asker == asker) queries_.erase(found);
-      Verdict verdict{point, asker, message.ranks(), message.ranks(), message.small_number(), message.number() != 0};
+      Verdict verdict{point, asker, message.ranks(), message.ranks(), message.small_number()};
+      verdict.partial = message.number() != 0;
+      verdict.last = message.number() != 0;
       require(are_ranks(verdict.silent) && are_ranks(verdict.behind));
       verdicts_.push_back(std::move(verdict));
       return forward(std::string(bytes), from);
@@ -265,14 +267,18 @@ int MissingRankQuery::next_hop(int from, int to) const {
 // nothing is known about those behind it.
 void MissingRankQuery::finish(const ProgressPoint& point, const Query& query) {
   const auto answered = query.answered();
+  Verdict verdict{.point = point, .asker = rank_, .last = query.last};
   RankSet silent;
   auto others = query.members;
   others.remove(answered);
   for (int rank : others.ranks()) {
     for (int next = next_hop(rank, rank_); !answered.contains(next); next = next_hop(rank, rank_)) rank = next;
-    if (!query.known[kUnreachable].contains(rank)) silent.add(rank);
+    if (query.known[kUnreachable].contains(rank)) {
+      verdict.partial = true;
+    } else {
+      silent.add(rank);
+    }
   }
-  Verdict verdict{.point = point, .asker = rank_, .silent = {}, .behind = {}, .last = query.last};
   auto blamed = query.known[kBehind];
   blamed.add(silent);
   std::size_t listed = 0;
@@ -289,6 +295,7 @@ void MissingRankQuery::finish(const ProgressPoint& point, const Query& query) {
   message.ranks(verdict.silent);
   message.ranks(verdict.behind);
   message.signed_number(verdict.more);
+  message.number(verdict.partial ? 1 : 0);
   message.number(verdict.last ? 1 : 0);
   forward(message.take(), rank_);
   verdicts_.push_back(std::move(verdict));

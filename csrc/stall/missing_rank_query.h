@@ -54,10 +54,11 @@ class MissingRankQuery {
   struct Verdict {
     ProgressPoint point;
     int asker = 0;
-    RankSet silent = {};  // ranks that do not answer
-    RankSet behind = {};  // ranks that answer that they have not reached the point
-    int more = 0;         // number of such ranks beyond those listed
-    bool last = false;    // the rank that asked fails the collective now
+    RankSet silent = {};   // ranks that do not answer
+    RankSet behind = {};   // ranks that answer that they have not reached the point
+    int more = 0;          // number of such ranks beyond those listed
+    bool partial = false;  // nothing is known about some ranks, because a rank on the way to them is unreachable
+    bool last = false;     // the rank that asked fails the collective now
   };
 
   // `parents[r]` is rank r's neighbour on the way to rank 0, and −1 for rank 0. `how_far(point)` returns whether this

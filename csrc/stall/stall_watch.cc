@@ -248,7 +248,9 @@ void StallWatch::judge(const MissingRankQuery::Verdict& verdict, Clock::time_poi
   const bool none = verdict.silent.empty() && verdict.behind.empty();
   if (!none) return report(watched, verdict, label + " stands still, for ", waited, news);
   const auto text = label + " has been under way for " + in_seconds(waited) +
-                    " s, and all ranks take part in it: the network or a host is slow";
+                    (verdict.partial ? " s, and all ranks that can be asked take part in it; others cannot, because a "
+                                       "rank between them and this one has left, or was never reached"
+                                     : " s, and all ranks take part in it: the network or a host is slow");
   // Within a host, nothing can come between ranks that all take part.
   if (verdict.last && watched.shutdown.count() > 0 && watched.several_hosts) {
     const auto too_long = "waited for too long (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS): " + text +

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <latch>
+#include <set>
 #include <thread>
 
 #include "bootstrap/watch/host_watch.h"
@@ -42,6 +43,8 @@ void start(Job& job, const std::function<HeartbeatOptions(int rank)>& options) {
   });
 }
 
+bool contains(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
+
 class HostTree : public ::testing::TestWithParam<int> {
  protected:
   static int hosts() { return GetParam(); }
@@ -50,21 +53,34 @@ class HostTree : public ::testing::TestWithParam<int> {
 
   Rank& at(int rank) { return job_[static_cast<std::size_t>(rank)]; }
 
-  // Ends these ranks at the same time, without a shutdown message. Waits until all others know of one of them.
-  void expect_all_learn_of(const std::vector<int>& lost) {
-    std::latch all_know(hosts() - static_cast<int>(lost.size()));
-    const auto is_lost = [&](int rank) { return std::ranges::find(lost, rank) != lost.end(); };
-    for (int rank = 0; rank < hosts(); ++rank) {
-      if (!is_lost(rank)) at(rank).liveness.on_lost([&] { all_know.count_down(); });
-    }
-    scale::in_threads(lost, [&](int rank) {
+  void end(const std::vector<int>& ranks) {
+    scale::in_threads(ranks, [&](int rank) {
       at(rank).watch.probes.reset();
       at(rank).watch.connections.reset();
     });
-    all_know.wait();
+    ended_.insert(ranks.begin(), ranks.end());
+  }
+
+  void leave(int rank) {
+    at(rank).watch.connections->announce_shutdown();
+    end({rank});
+    for (int other = 0; other < hosts(); ++other) {
+      while (!ended_.contains(other) && !at(other).watch.connections->any_left()) std::this_thread::yield();
+    }
+  }
+
+  // Ends these ranks at the same time, without a shutdown message. Waits until all others know of one of them.
+  void expect_all_learn_of(const std::vector<int>& lost) {
+    std::vector<int> others;
     for (int rank = 0; rank < hosts(); ++rank) {
+      if (std::ranges::find(lost, rank) == lost.end() && !ended_.contains(rank)) others.push_back(rank);
+    }
+    std::latch all_know(static_cast<std::ptrdiff_t>(others.size()));
+    for (const int rank : others) at(rank).liveness.on_lost([&] { all_know.count_down(); });
+    end(lost);
+    all_know.wait();
+    for (const int rank : others) {
       at(rank).liveness.remove_wakes();
-      if (is_lost(rank)) continue;
       const auto text = at(rank).liveness.status().text();
       const bool names_one = std::ranges::any_of(lost, [&](int each) {
         return text == "rank " + std::to_string(each) + " on h" + std::to_string(each) + ' ' + std::string(kEnded);
@@ -75,16 +91,18 @@ class HostTree : public ::testing::TestWithParam<int> {
 
  private:
   Job job_{static_cast<std::size_t>(hosts())};
+  std::set<int> ended_;
 };
 
 TEST_P(HostTree, ConnectsEachHostWithFewOthers) {
   for (int rank = 0; rank < hosts(); ++rank) {
     ASSERT_NE(at(rank).watch.connections, nullptr) << rank;
     const auto neighbours = at(rank).watch.connections->neighbours();
-    EXPECT_LE(neighbours.size(), kWatchFanOut + (rank > 0 ? 1 : 0));
-    for (const int other : neighbours) {
-      EXPECT_EQ(static_cast<int>(parent_place(static_cast<std::size_t>(std::max(rank, other)))), std::min(rank, other));
+    EXPECT_LE(neighbours.size(), kWatchFanOut + (rank > 0 ? 3 : 1));
+    if (rank > 0) {
+      EXPECT_TRUE(contains(neighbours, static_cast<int>(parent_place(static_cast<std::size_t>(rank)))));
     }
+    EXPECT_TRUE(contains(neighbours, (rank + 1) % hosts()));
   }
 }
 
@@ -101,11 +119,18 @@ TEST_P(HostTree, AllLeavesLearnOfTheLossOfAllInnerNodes) {
 }
 
 TEST_P(HostTree, AllLearnThatARankHasLeft) {
-  at(hosts() - 1).watch.connections->announce_shutdown();
-  for (int rank = 0; rank < hosts(); ++rank) {
-    while (!at(rank).watch.connections->any_left()) std::this_thread::yield();
-    EXPECT_FALSE(at(rank).liveness.any_lost());
-  }
+  leave(hosts() - 1);
+  for (int rank = 0; rank < hosts(); ++rank) EXPECT_FALSE(at(rank).liveness.any_lost());
+}
+
+// The ring goes round a rank that has left.
+TEST_P(HostTree, AllLearnOfALossBehindAnInnerNodeThatHasLeft) {
+  leave(2);
+  expect_all_learn_of({static_cast<int>(kWatchFanOut) * 2 + 1});
+}
+TEST_P(HostTree, AllLearnOfALossAfterTheRootHasLeft) {
+  leave(0);
+  expect_all_learn_of({1});
 }
 
 // Rank 0 admits nobody, as if no host reached it in time.
@@ -118,8 +143,8 @@ TEST(HostTreeStart, AHostThatDoesNotReachItsParentHasItsChildren) {
   });
   auto neighbours = job[1].watch.connections->neighbours();
   std::ranges::sort(neighbours);
-  EXPECT_EQ(neighbours, (std::vector<int>{5, 6}));
-  EXPECT_EQ(job[6].watch.connections->neighbours(), std::vector<int>{1});
+  EXPECT_EQ(neighbours, (std::vector<int>{2, 4, 5, 6}));
+  EXPECT_EQ(job[6].watch.connections->neighbours(), (std::vector<int>{1, 5}));
   EXPECT_EQ(job[1].watch.probes, nullptr) << "not all hosts would learn that a rank has left";
 }
 
@@ -130,7 +155,7 @@ TEST(HostTreeStart, InterfacesThatOnlyTheFirstHostHasAreNoneOnOthers) {
     if (rank > 0) options.interfaces = "of-rank-0";
     return options;
   });
-  EXPECT_EQ(job[6].watch.connections->neighbours(), std::vector<int>{1});
+  EXPECT_EQ(job[6].watch.connections->neighbours(), (std::vector<int>{1, 5, 0}));
 }
 
 INSTANTIATE_TEST_SUITE_P(, HostTree, ::testing::Values(64, 256, 1024));

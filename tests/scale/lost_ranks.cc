@@ -78,25 +78,34 @@ struct WatchedRank {
 
 Situation one_dead_rank(int ranks) {
   struct Connection {
-    int above, leader, upper_end, lower_end;
+    int other, leader, other_end, own_end;
   };
   const auto* const name = "root";
   make_room_for_descriptors(static_cast<std::size_t>(4 * ranks));
   Costs costs(ranks, kRanksPerHost);
   std::latch all_know(ranks - 1);  // outlives the threads of the watches
-  const auto parents = watch_parents(Topology(0, costs.hosts()), /*has_local_watch=*/true);
+  const auto hosts = static_cast<std::size_t>(ranks / kRanksPerHost);
   Loopback loopback;
   std::deque<WatchedRank> job(static_cast<std::size_t>(ranks));
   const auto at = [&](int rank) -> WatchedRank& { return job[static_cast<std::size_t>(rank)]; };
   std::vector<Connection> connections;
-  for (int rank = 1; rank < ranks; ++rank) {
-    auto [one, other] = loopback.connect_both();
-    const int above = parents[static_cast<std::size_t>(rank)];
+  for (int rank = 0; rank < ranks; ++rank) {
     const bool is_leader = rank % kRanksPerHost == 0;
-    if (is_leader) connections.push_back({above, rank, one.get(), other.get()});
+    std::vector<int> others;
+    if (is_leader) {
+      for (const auto place : places_to_connect(static_cast<std::size_t>(rank / kRanksPerHost), hosts)) {
+        others.push_back(static_cast<int>(place) * kRanksPerHost);
+      }
+    } else {
+      others.push_back(rank - rank % kRanksPerHost);
+    }
     const auto peers = is_leader ? &WatchedRank::host_peers : &WatchedRank::local_peers;
-    (at(above).*peers).push_back({rank, std::move(one)});
-    (at(rank).*peers).push_back({above, std::move(other)});
+    for (const int other : others) {
+      auto [other_end, own_end] = loopback.connect_both();
+      if (is_leader) connections.push_back({other, rank, other_end.get(), own_end.get()});
+      (at(other).*peers).push_back({rank, std::move(other_end)});
+      (at(rank).*peers).push_back({other, std::move(own_end)});
+    }
   }
   const int dead = ranks - 1;
   for (int rank = 0; rank < dead; ++rank) {
@@ -113,10 +122,10 @@ Situation one_dead_rank(int ranks) {
   const auto before = time_of_threads(name);
   at(dead).local_peers.clear();
   all_know.wait();
-  for (const auto& [above, leader, upper_end, lower_end] : connections) {
-    const auto up = received_by(upper_end), down = received_by(lower_end);
-    costs.add_messages(leader, above, static_cast<int>(up / sizeof(WatchNote)), up);
-    costs.add_messages(above, leader, static_cast<int>(down / sizeof(WatchNote)), down);
+  for (const auto& [other, leader, other_end, own_end] : connections) {
+    const auto sent = received_by(other_end), received = received_by(own_end);
+    costs.add_messages(leader, other, static_cast<int>(sent / sizeof(WatchNote)), sent);
+    costs.add_messages(other, leader, static_cast<int>(received / sizeof(WatchNote)), received);
   }
   auto found = situation("one dead rank", costs);
   found.root.time = time_of_threads(name) - before;

@@ -22,24 +22,13 @@ std::vector<int> members_of(const Topology& topology, bool has_local_watch) {
   return members;
 }
 
-// Returns this host and those that are its neighbours in the tree.
-std::set<int> hosts_connected(const Topology& topology, const std::vector<int>& parents) {
-  const int here = topology.host_of(topology.rank());
-  std::set<int> hosts{here};
-  for (int rank = 1; rank < topology.size(); ++rank) {
-    const int host = topology.host_of(rank), above = topology.host_of(parents[static_cast<std::size_t>(rank)]);
-    if (host == here) hosts.insert(above);
-    if (above == here) hosts.insert(host);
-  }
-  return hosts;
-}
-
 // Returns the hosts that this one probes. `texts` have the endpoints of first ranks, by rank. Each host probes the half
 // of the others that follows it, so that of two hosts one probes the other.
-std::vector<HostProbes::Target> targets_of(const Topology& topology, const std::vector<int>& parents,
+std::vector<HostProbes::Target> targets_of(const Topology& topology, const std::vector<HostPeer>& peers,
                                            const std::vector<std::string>& texts) {
   const int here = topology.host_of(topology.rank()), hosts = topology.host_count();
-  const auto connected = hosts_connected(topology, parents);
+  std::set<int> connected;
+  for (const auto& peer : peers) connected.insert(topology.host_of(peer.rank));
   std::vector<HostProbes::Target> targets;
   for (int distance = 1; 2 * distance <= hosts; ++distance) {
     const int other = (here + distance) % hosts;
@@ -92,7 +81,7 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
   watch.connections = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
   // In a tree that has fallen apart, not all hosts learn that a rank has left, which ends the probes.
   if (is_first && std::ranges::find(texts, kIncomplete) == texts.end()) {
-    auto targets = targets_of(topology, watch_parents(topology, has_local_watch), texts);
+    auto targets = targets_of(topology, met.peers, texts);
     const auto pace = HostProbes::Pace::of(met.timeout, targets.size());
     watch.probes = std::make_unique<HostProbes>(topology.rank(), std::move(targets), std::move(reserved), pace,
                                                 topology.host_names(), *watch.connections, liveness);
