@@ -17,12 +17,12 @@
 
 namespace perseus {
 
-// The connections of the watch form a tree, so most pairs of hosts have none. Of each such pair, one host probes the
-// other: it begins a TCP connection to a reserved port, which the other host's kernel refuses, even if the processes
-// there are stopped or busy. A probe is two packets, and needs no process and no descriptor at the other host. Each
-// host is probed until it has answered once, and then while work of this process waits. A host that has answered and
-// then leaves several probes unanswered is cut off from this one. A host that has never answered may be behind a
-// firewall, so a warning names it.
+// The connections of the watch form a tree and a ring, so most pairs of hosts have none. Of each such pair, one host
+// probes the other: it begins a TCP connection to a reserved port, which the other host's kernel refuses, even if the
+// processes there are stopped or busy. A probe is two packets, and needs no process and no descriptor at the other
+// host. Each host is probed until it has answered once, and then while work of this process waits. A host that has
+// answered and then leaves several probes unanswered is cut off from this one. A host that has never answered may be
+// behind a firewall, so a warning names it.
 class HostProbes {
  public:
   struct Target {

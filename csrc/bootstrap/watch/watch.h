@@ -20,8 +20,8 @@ namespace perseus {
 
 // One rank's watch connections and the thread that serves them. A rank that sends a shutdown message has left in order;
 // a rank whose socket closes without one is lost. On each host the first rank is connected to all others, and the first
-// ranks of the hosts form a tree (host_watch.h). The thread answers even while its process is in a collective, so other
-// messages, such as missing-rank queries, use these connections too.
+// ranks of the hosts form a tree and a ring (host_watch.h). The thread answers even while its process is in a
+// collective, so other messages, such as missing-rank queries, use these connections too.
 class Watch {
  public:
   struct Waiting {
