@@ -29,7 +29,7 @@ struct HostConnections {
 };
 
 // The members of a watch form a tree, in which each has at most this number of children, and a ring.
-inline constexpr std::size_t kWatchFanOut = 3;
+inline constexpr std::size_t kWatchFanOut = 2;
 
 // Returns the place of a member's parent; `place` is not 0.
 constexpr std::size_t parent_place(std::size_t place) { return (place - 1) / kWatchFanOut; }
