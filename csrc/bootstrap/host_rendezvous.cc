@@ -60,22 +60,6 @@ struct Invitation {
 
 void set_option(int socket, int option, int value) { setsockopt(socket, IPPROTO_TCP, option, &value, sizeof value); }
 
-// Makes the kernel break the connection this time after the first probe without an answer, within 10 %. Same as
-// set_keepalive() in perseus_like/launch/mpi/rank_main.py.
-void set_heartbeat(int socket, int timeout_seconds) {
-  const int on = 1;
-  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  const int interval = static_cast<int>(heartbeat_interval(std::chrono::seconds(timeout_seconds)).count());
-  set_option(socket, TCP_NODELAY, 1);
-  set_option(socket, TCP_KEEPIDLE, interval);
-  set_option(socket, TCP_KEEPINTVL, interval);
-  // The kernel counts from the last answer, which is one interval before that probe, and compares at each probe. Half
-  // an interval less ensures that a probe in time is not one too late.
-  const auto unanswered = std::int64_t{timeout_seconds} * 1000 + std::int64_t{interval} * 500;
-  set_option(socket, TCP_USER_TIMEOUT,
-             static_cast<int>(std::min<std::int64_t>(unanswered, std::numeric_limits<int>::max())));
-}
-
 bool is_expected(int rank, const std::vector<int>& callers, const std::vector<HostPeer>& peers) {
   return std::ranges::find(callers, rank) != callers.end() &&
          std::ranges::none_of(peers, [&](const auto& peer) { return peer.rank == rank; });
@@ -94,7 +78,7 @@ std::vector<HostPeer> receive_callers(std::vector<UniqueFd> listeners, const std
     Greeting rank = 0;
     std::memcpy(&rank, admitted->greeting.data(), sizeof rank);
     if (!is_expected(rank, callers, peers)) continue;
-    set_heartbeat(admitted->socket.get(), timeout_seconds);
+    set_heartbeat(admitted->socket.get(), std::chrono::seconds(timeout_seconds));
     if (send_all(admitted->socket.get(), &kAdmitted, sizeof kAdmitted, deadline) != IoResult::ok) continue;
     peers.push_back({rank, std::move(admitted->socket)});
     --missing;
@@ -169,7 +153,7 @@ UniqueFd join(int rank, const Invitation& invitation, int timeout_seconds, Deadl
   for (;;) {
     bool was_reached = false;
     if (auto socket = try_to_join(invitation, deadline, was_reached)) {
-      set_heartbeat(socket.get(), timeout_seconds);
+      set_heartbeat(socket.get(), std::chrono::seconds(timeout_seconds));
       if (is_admitted(socket.get(), rank, deadline, patience)) return socket;
     }
     if (!was_reached || std::chrono::steady_clock::now() >= deadline) return {};
@@ -210,6 +194,20 @@ std::vector<int> callers_of(std::size_t place, const std::vector<int>& members) 
 
 std::chrono::seconds heartbeat_interval(std::chrono::seconds timeout) {
   return std::clamp(timeout / 10, std::chrono::seconds(1), std::chrono::seconds(kMostKeepaliveSeconds));
+}
+
+void set_heartbeat(int socket, std::chrono::seconds timeout) {
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  const int interval = static_cast<int>(heartbeat_interval(timeout).count());
+  set_option(socket, TCP_NODELAY, 1);
+  set_option(socket, TCP_KEEPIDLE, interval);
+  set_option(socket, TCP_KEEPINTVL, interval);
+  // The kernel counts from the last answer, which is one interval before that probe, and compares at each probe. Half
+  // an interval less ensures that a probe in time is not one too late.
+  const auto unanswered = std::int64_t{timeout.count()} * 1000 + std::int64_t{interval} * 500;
+  set_option(socket, TCP_USER_TIMEOUT,
+             static_cast<int>(std::min<std::int64_t>(unanswered, std::numeric_limits<int>::max())));
 }
 
 std::vector<std::size_t> places_to_connect(std::size_t place, std::size_t members) {

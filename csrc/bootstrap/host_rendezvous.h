@@ -41,6 +41,10 @@ std::vector<std::size_t> places_to_connect(std::size_t place, std::size_t member
 // Returns the time between two probes of a connection.
 std::chrono::seconds heartbeat_interval(std::chrono::seconds timeout);
 
+// Makes the kernel break the connection this time after the first probe without an answer, within 10 %. Same as
+// set_keepalive() in perseus_like/launch/mpi/rank_main.py.
+void set_heartbeat(int socket, std::chrono::seconds timeout);
+
 // Connects the members with each other as a tree and a ring. Collective over all ranks of `bootstrap`. `members` are
 // ascending and begin with rank 0. Ranks that cannot connect are left out, and a warning names them. The kernels of
 // both hosts send keepalive probes on each connection, which are answered even if the process is stopped or busy. The

@@ -98,9 +98,7 @@ bool HostProbes::probe_all(bool is_stalled) {
 // Sends the next probe. Returns false if the host is cut off.
 bool HostProbes::probe(Probed& probed) {
   if (probed.is_awaited && ++probed.unanswered >= pace_.limit && probed.has_answered) {
-    liveness_.report_lost(probed.target.rank, "does not answer " + name_of(rank_) +
-                                                  " any more: the network between these two hosts is cut (no answer "
-                                                  "within PERSEUS_HEARTBEAT_TIMEOUT)");
+    liveness_.report_lost(probed.target.rank, text_of_cut(rank_, host_names_));
     return false;
   }
   auto begun = begin_connecting(probed.target.endpoint);
@@ -152,8 +150,9 @@ void HostProbes::warn_of_unreached() {
                              "PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
 }
 
-std::string HostProbes::name_of(int rank) const {
-  return "rank " + std::to_string(rank) + " on " + host_names_[static_cast<std::size_t>(rank)];
+std::string HostProbes::text_of_cut(int rank, const std::vector<std::string>& host_names) {
+  return "does not answer rank " + std::to_string(rank) + " on " + host_names[static_cast<std::size_t>(rank)] +
+         " any more: the network between these two hosts is cut (no answer within PERSEUS_HEARTBEAT_TIMEOUT)";
 }
 
 }  // namespace perseus

@@ -52,6 +52,9 @@ class HostProbes {
 
   // Starts a thread if there are targets. It stops once a rank of the job is lost or has left.
   void start(Waiting waiting);
+  // Returns the text of the loss of a host that does not answer this rank any more, although it may answer others.
+  static std::string text_of_cut(int rank, const std::vector<std::string>& host_names);
+
   // Call in a forked child, which does not have the thread.
   void close_after_fork();
 
@@ -71,7 +74,6 @@ class HostProbes {
   void receive_answers(Deadline until);
   void warn_of_unreached();
   bool is_over() const { return stop_ || watch_.any_left() || liveness_.any_lost(); }
-  std::string name_of(int rank) const;
 
   int rank_;
   std::vector<Probed> probed_;  // the thread's

@@ -77,7 +77,21 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
   HostWatch watch;
   std::vector<Watch::Peer> peers;
   peers.reserve(met.peers.size());
-  for (auto& peer : met.peers) peers.push_back({peer.rank, std::move(peer.socket)});
+  const int rank = topology.rank();
+  const auto parents = watch_parents(topology, has_local_watch);
+  for (auto& peer : met.peers) {
+    const auto place = static_cast<std::size_t>(peer.rank);
+    const bool is_in_tree = parents[place] == rank || parents[static_cast<std::size_t>(rank)] == peer.rank;
+    std::string cut;
+    if (!is_in_tree) {
+      // As with the probes, the faster heartbeat of the tree names a host that is down, and the lower of two ranks that
+      // are cut off from each other names the other one.
+      const int intervals = rank < peer.rank ? 2 : 4;
+      set_heartbeat(peer.socket.get(), met.timeout + intervals * heartbeat_interval(met.timeout));
+      cut = HostProbes::text_of_cut(rank, topology.host_names());
+    }
+    peers.push_back({peer.rank, std::move(peer.socket), std::move(cut)});
+  }
   watch.connections = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
   // In a tree that has fallen apart, not all hosts learn that a rank has left, which ends the probes.
   if (is_first && std::ranges::find(texts, kIncomplete) == texts.end()) {

@@ -204,6 +204,7 @@ void Watch::lose(Peer& peer, int error) {
   peer.gone = true;
   if (peer.left) return;
   const bool ended = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (!ended && !peer.cut.empty()) return liveness_.report_lost(peer.rank, peer.cut);
   liveness_.report_lost({peer.rank, ended ? std::string(kEnded) : kUnreachable, !ended});
 }
 

@@ -31,6 +31,7 @@ class Watch {
   struct Peer {
     int rank = 0;  // world rank
     UniqueFd socket;
+    std::string cut = {};  // the text of the loss if the host does not answer; empty: it is down, or cut off from all
     std::vector<char> received = {};   // an incomplete message
     bool left = false;                 // has sent a shutdown message; guarded by waiting_mutex_
     bool gone = false;                 // closed; not polled any more
