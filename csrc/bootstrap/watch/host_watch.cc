@@ -80,8 +80,8 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
   const int rank = topology.rank();
   const auto parents = watch_parents(topology, has_local_watch);
   for (auto& peer : met.peers) {
-    const auto place = static_cast<std::size_t>(peer.rank);
-    const bool is_in_tree = parents[place] == rank || parents[static_cast<std::size_t>(rank)] == peer.rank;
+    const auto parent_of = [&](int each) { return parents[static_cast<std::size_t>(each)]; };
+    const bool is_in_tree = parent_of(peer.rank) == rank || parent_of(rank) == peer.rank;
     std::string cut;
     if (!is_in_tree) {
       // As with the probes, the faster heartbeat of the tree names a host that is down, and the lower of two ranks that
@@ -93,7 +93,7 @@ HostWatch watch_hosts(Bootstrap& bootstrap, const Topology& topology, bool has_l
     peers.push_back({peer.rank, std::move(peer.socket), std::move(cut)});
   }
   watch.connections = std::make_unique<Watch>(std::move(peers), /*forwards=*/true, liveness, "perseus-hosts");
-  // In a tree that has fallen apart, not all hosts learn that a rank has left, which ends the probes.
+  // If connections are missing, not all hosts may learn that a rank has left, which ends the probes.
   if (is_first && std::ranges::find(texts, kIncomplete) == texts.end()) {
     auto targets = targets_of(topology, met.peers, texts);
     const auto pace = HostProbes::Pace::of(met.timeout, targets.size());
