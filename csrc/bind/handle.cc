@@ -91,7 +91,7 @@ void PythonHandle::poll() const {
 }
 
 PythonHandle::~PythonHandle() {
-  if (handle.completion) notify();
+  if (handle.completion && !handle.completion->done()) notify();
   if (handle.completion && tensors && !tensors.is_none() && in_use(handle)) {
     drop(std::move(handle), std::move(tensors));
   }

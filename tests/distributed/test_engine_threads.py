@@ -53,3 +53,31 @@ def test_sets_do_not_block_one_another(run_job: Start) -> None:
         """,
         head=NUMPY_HEAD,
     ).succeeded()
+
+
+def test_work_that_another_wait_has_done_wakes_no_thread(run_job: Start) -> None:
+    """A thread that waits for the second request does the first one, too. A wake-up would take a core from it."""
+    run_job(
+        1,
+        """
+        from pathlib import Path
+        from perseus_like.collectives import Op, PersistentAllreduce
+        from perseus_like.tables import Start
+        from perseus_like.tensor import ArrayTensors
+        hvd.init()
+        def wake_ups():
+            for task in Path("/proc/self/task").iterdir():
+                if (task / "comm").read_text() == "perseus-engine\\n":
+                    return int((task / "status").read_text().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+
+        requests = [PersistentAllreduce(ArrayTensors(), np.ones(4), Op.Sum) for _ in range(2)]
+        before = wake_ups()
+        for _ in range(2000):
+            first, second = [request.submit(f"x{i}", Start.waiter) for i, request in enumerate(requests)]
+            second.result()
+            first.result()
+            del first, second
+        assert wake_ups() - before < 100, wake_ups() - before
+        """,
+        head=NUMPY_HEAD,
+    ).succeeded()

@@ -193,10 +193,11 @@ def delegates(cls: type, delegate: Callable[[str, int], Callable[..., Any]]) -> 
 def _all_plain(arguments: Iterable[Any]) -> bool:
     """Returns whether no tensor of a subclass is among the arguments and in their lists."""
     for each in arguments:
-        if type(each) in _SEQUENCES:
+        kind = type(each)
+        if kind is list or kind is tuple:
             if not (_PLAIN.issuperset(map(type, each)) or _all_plain(each)):
                 return False
-        elif type(each) not in _PLAIN and isinstance(each, torch.Tensor):
+        elif kind not in _PLAIN and isinstance(each, Tensor):
             return False
     return True
 

@@ -181,12 +181,10 @@ class GradientBuckets:
                 steps = None  # new ranks have made none
             with torch.no_grad():
                 changes = self._memory.changes(self._memory.are_in_place)
-                mine = self._own_changes(parameters, changes, steps)
-                mine = mine._replace(error=error or mine.error)
                 if self._layout is None:
                     self._agree()
                 self._complete(changes.intact)
-                mine = mine._replace(misfits=bool(self._memory.unfit))
+                mine = self._own_changes(parameters, changes, steps, error)
                 self._changes.send(self.common_name, mine)  # before the last bucket, for which the thread waits
                 self.passes.send_rest()
                 if not self._changes.are_together():
@@ -311,11 +309,14 @@ class GradientBuckets:
             raise
 
     def _own_changes(
-        self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, steps: Steps | None
+        self, parameters: Sequence[tuple[str, torch.Tensor]], changes: Changes, steps: Steps | None, error: str
     ) -> OwnChanges:
-        """Returns what the program has done to the owner's parameters. Warns of gradients that it has written to."""
+        """Returns what the program has done to the owner's parameters, and `error` or, if it is "", its error.
+
+        Warns of gradients that the program has written to. Call it after `_complete`.
+        """
         names = [self._names[index] for index in sorted(changes.written)]
-        error = report(self._policy.name, names) if names else ""
+        refused = report(self._policy.name, names) if names else ""
         frozen, removed, new = [], [], []
         for position, (_, parameter) in enumerate(parameters):
             index = self._known.get(id(parameter))
@@ -328,7 +329,8 @@ class GradientBuckets:
             if index in changes.removed:
                 removed.append(position)
         return OwnChanges(
-            *(frozenset(frozen), frozenset(removed), frozenset(new), error),
+            *(frozenset(frozen), frozenset(removed), frozenset(new), error or refused),
+            misfits=bool(self._memory.unfit),
             written=bool(names),
             steps=steps.made if steps else None,
             edited=bool(steps and steps.edited),

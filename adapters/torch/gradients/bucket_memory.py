@@ -18,7 +18,7 @@ from ..compat.dynamo import is_compiling
 from ..tensors.shared_memory import warn_once
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
-_address_of, _strides_of = torch.Tensor.data_ptr, torch.Tensor.stride
+_has_memory_of = torch.Tensor.is_set_to
 _version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
@@ -41,10 +41,11 @@ class GradientWatch:
 
     def note(self, indices: Iterable[int]) -> None:
         """Notes gradients that have been computed, or were moved to their bucket."""
-        parameters = self._parameters
-        gradients = {index: now for index in indices if (now := parameters[index].grad) is not None}
-        self.noted.update(gradients)
-        self._versions.update(zip(gradients, map(_version_of, gradients.values()), strict=True))
+        for index in indices:
+            gradient = self._parameters[index].grad
+            if gradient is not None:
+                self.noted[index] = gradient
+                self._versions[index] = gradient._version
 
     def note_again(self) -> None:
         """Notes the gradients that were noted as they are now."""
@@ -144,13 +145,10 @@ class BucketMemory(GradientWatch):
 
     def are_in_place(self, indices: Iterable[int]) -> bool:
         """Returns whether the views of these gradients are views of their buckets, and not of other memory."""
-        pairs = [(self.views[index], self._places[index]) for index in indices]
-        views = [view for view, _ in pairs if view is not None]
-        places = [place for _, place in pairs if place is not None]
+        views, places = self.views, self._places
+        bound = [index for index in indices if views[index] is not None]
         # It runs twice for each gradient of a step, so it runs no code of Python for each of them.
-        return all(map(eq, map(_address_of, views), map(_address_of, places))) and all(
-            map(eq, map(_strides_of, views), map(_strides_of, places))
-        )
+        return all(map(_has_memory_of, map(views.__getitem__, bound), map(places.__getitem__, bound)))
 
     def renewed_view(self, index: int) -> torch.Tensor | None:
         """Returns the gradient's view of its bucket, or None. It is a new one if the program has moved the old one."""

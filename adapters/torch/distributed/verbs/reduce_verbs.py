@@ -24,6 +24,7 @@ from ..layout_conversion import (
     in_place,
     is_direct,
     joined,
+    own_dtype,
     require_same_place,
     sizes_text,
     view,
@@ -65,7 +66,7 @@ class Reductions(NumberedGroup):
         # Tensor parallelism waits for one small tensor after the other. This is all that such a call needs.
         if is_direct(tensor) and (plan := self._plan_of_one("all_reduce", opts, tensor.dtype)).keeps_dtypes:
             tail = (plan.options, self._number, tensor, self._start_of(opts))
-            call = with_own_dtypes("all_reduce", listed)
+            call = with_own_dtypes("all_reduce", listed) if own_dtype(tensor) else "all_reduce"
             return self._start(call, self._core.allreduce, [view(tensor)], None, *tail, result=listed)
         return self._all_reduce("all_reduce", listed, opts)
 
@@ -204,7 +205,7 @@ class Reductions(NumberedGroup):
     def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
         """Returns a plan. Plans are kept, because training repeats few of them."""
         op = ReduceOp.SUM if given is None else getattr(given, "reduceOp", given)
-        key = (getattr(op, "op", op).value, dtype)  # the enumeration's own comparison takes longer
+        key = (hash(op), dtype)  # its number; to compare it takes longer
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
