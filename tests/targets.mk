@@ -162,7 +162,7 @@ endef
 CPP_SECONDS = 2700
 cpp_part = GTEST_TOTAL_SHARDS=$(WORKERS) GTEST_SHARD_INDEX={} timeout $(CPP_SECONDS) $(1)/tests/cpp/perseus_cpp_tests --gtest_brief=1 $(GTEST_ARGS)
 define cpp_tests
-	$(call timed,configure $(1),{ $(call configure_tests,$(1),$(2)); } >build/configure.log || { cat build/configure.log; exit 1; })
+	$(call timed,configure $(1),mkdir -p build && { $(call configure_tests,$(1),$(2)); } >build/configure.log || { cat build/configure.log; exit 1; })
 	$(call timed,compile the C++ tests,$(BIN)/cmake --build $(1) --target perseus_cpp_tests)
 	$(call timed,run the C++ tests,seq 0 $$(($(WORKERS) - 1)) | xargs -P $(WORKERS) -I{} sh -c "$(call cpp_part,$(1))")
 endef

@@ -180,6 +180,19 @@ void warn_of_absent(int rank, const std::vector<int>& callers, const std::vector
           "never. Set PERSEUS_NETWORK_INTERFACES to the interface that connects the hosts");
 }
 
+// Returns the addresses at which this rank listens.
+std::vector<std::string> addresses_to_listen_at(int rank, const std::vector<std::string>& host_names,
+                                                const std::string& interfaces) {
+  auto addresses = own_addresses(interfaces);
+  // The names of interfaces concern rank 0's host, and may differ on others.
+  if (!addresses.empty() || rank == 0) return addresses;
+  log(LogLevel::warning, host_names[static_cast<std::size_t>(rank)] + " has none of PERSEUS_NETWORK_INTERFACES=" +
+                             interfaces + ": rank " + std::to_string(rank) +
+                             " listens for the heartbeat at all addresses of this host but loopback. Add the name of "
+                             "its interface to the list");
+  return own_addresses("");
+}
+
 // Returns the members that connect to the one at this place.
 std::vector<int> callers_of(std::size_t place, const std::vector<int>& members) {
   std::vector<int> callers;
@@ -230,10 +243,7 @@ HostConnections connect_hosts(Bootstrap& bootstrap, const std::vector<int>& memb
   if (rank == 0 ? options.timeout.count() > 0 : !callers.empty()) {
     mine.timeout_seconds = static_cast<int>(options.timeout.count());
     mine.secret = hex_text(random_bytes(kSecretBytes));
-    auto addresses = own_addresses(options.interfaces);
-    // The names of interfaces concern rank 0's host, and may differ on others.
-    if (addresses.empty() && rank != 0) addresses = own_addresses("");
-    for (const auto& address : addresses) {
+    for (const auto& address : addresses_to_listen_at(rank, host_names, options.interfaces)) {
       Endpoint endpoint{address};
       if (auto listener = listen_at(endpoint)) {
         listeners.push_back(std::move(listener));

@@ -152,12 +152,16 @@ TEST(HostTreeStart, AHostThatDoesNotReachItsParentHasItsChildren) {
 
 TEST(HostTreeStart, InterfacesThatOnlyTheFirstHostHasAreNoneOnOthers) {
   Job job(7);
+  ::testing::internal::CaptureStderr();
   start(job, [](int rank) {
     auto options = usual_options(rank);
     if (rank > 0) options.interfaces = "of-rank-0";
     return options;
   });
+  const auto log = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(job[6].watch.connections->neighbours(), (std::vector<int>{2, 5, 0}));
+  EXPECT_NE(log.find("h5 has none of PERSEUS_NETWORK_INTERFACES=of-rank-0: rank 5 listens"), std::string::npos) << log;
+  EXPECT_EQ(log.find("rank 0 listens"), std::string::npos) << log;
 }
 
 INSTANTIATE_TEST_SUITE_P(, HostTree, ::testing::Values(64, 256, 1024));
