@@ -18,7 +18,6 @@ from ..compat.dynamo import is_compiling
 from ..tensors.shared_memory import warn_once
 from .gradient_memory import Kind, allocate, dense_strides, fill, register
 
-_has_memory_of = torch.Tensor.is_set_to
 _version_of = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
@@ -145,10 +144,11 @@ class BucketMemory(GradientWatch):
 
     def are_in_place(self, indices: Iterable[int]) -> bool:
         """Returns whether the views of these gradients are views of their buckets, and not of other memory."""
-        views, places = self.views, self._places
-        bound = [index for index in indices if views[index] is not None]
-        # It runs twice for each gradient of a step, so it runs no code of Python for each of them.
-        return all(map(_has_memory_of, map(views.__getitem__, bound), map(places.__getitem__, bound)))
+        for index in indices:
+            view, place = self.views[index], self._places[index]
+            if view is not None and place is not None and not view.is_set_to(place):
+                return False
+        return True
 
     def renewed_view(self, index: int) -> torch.Tensor | None:
         """Returns the gradient's view of its bucket, or None. It is a new one if the program has moved the old one."""
