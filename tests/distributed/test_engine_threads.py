@@ -71,7 +71,8 @@ def test_work_that_another_wait_has_done_wakes_no_thread(run_job: Start) -> None
                     return int((task / "status").read_text().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
 
         requests = [PersistentAllreduce(ArrayTensors(), np.ones(4), Op.Sum) for _ in range(2)]
-        before = wake_ups()
+        while (before := wake_ups()) is None:  # the thread has just started
+            os.sched_yield()
         for _ in range(2000):
             first, second = [request.submit(f"x{i}", Start.waiter) for i, request in enumerate(requests)]
             second.result()
