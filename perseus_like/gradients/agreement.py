@@ -171,7 +171,7 @@ class ChangeExchange:
         changed = is_new or mine.misfits or bool(mine.removed or mine.new)
         assert common_name.number is not None
         number = common_name.number + 1
-        writer = mine.written * (session.core.rank() + 1)
+        writer = session.core.rank() + 1 if mine.written else 0
         count = mine.steps or 0
         steps = (mine.steps is not None, count, count * count, mine.edited)
         self._flags[:] = (changed, 1, number, number * number, mine.written, writer, *steps, bool(mine.error))
