@@ -185,7 +185,7 @@ std::vector<std::string> addresses_to_listen_at(int rank, const std::vector<std:
                                                 const std::string& interfaces) {
   auto addresses = own_addresses(interfaces);
   // The names of interfaces concern rank 0's host, and may differ on others.
-  if (!addresses.empty() || rank == 0) return addresses;
+  if (!addresses.empty() || interfaces.empty() || rank == 0) return addresses;
   log(LogLevel::warning, host_names[static_cast<std::size_t>(rank)] + " has none of PERSEUS_NETWORK_INTERFACES=" +
                              interfaces + ": rank " + std::to_string(rank) +
                              " listens for the heartbeat at all addresses of this host but loopback. Add the name of "
