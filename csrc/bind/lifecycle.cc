@@ -113,6 +113,7 @@ void bind_lifecycle(py::module_& module) {
   module.def("ranks_of_hosts", [] {
     const auto& topology = running_session(true)->topology();
     std::vector<std::vector<int>> hosts;
+    hosts.reserve(static_cast<std::size_t>(topology.host_count()));
     for (int host = 0; host < topology.host_count(); ++host) hosts.push_back(topology.ranks_on(host));
     return hosts;
   });

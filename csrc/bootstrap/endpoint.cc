@@ -111,7 +111,8 @@ UniqueFd reserve_port(int& port) {
   // A socket of IPv6 also reserves the port of IPv4.
   for (const auto* any : {"::", "0.0.0.0"}) {
     const auto name = SocketName::of(Endpoint{any});
-    auto fd = name ? new_socket(name->family()) : UniqueFd();
+    if (!name) continue;
+    auto fd = new_socket(name->family());
     const int off = 0;
     if (fd && name->family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (!fd || bind(fd.get(), name->get(), name->length()) != 0) continue;

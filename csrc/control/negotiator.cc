@@ -284,15 +284,16 @@ void Negotiator::receive_report(std::size_t source, const Report& report, Clock:
   // In a training step, a report has hundreds of ids, of which none had another meaning and none failed.
   const bool all_current = former_requests_.empty() && failed_names_.empty();
   for (const auto id : report.cached) {
-    if (all_current) {
-      add_cached(source, id, now);
-    } else if (const auto former = former_request(id, report)) {
-      if (!is_outdated(former->name, report)) {
-        add_submissions(source, {{*former, submitters(source, former->verb)}}, now);
+    if (!all_current) {
+      if (const auto former = former_request(id, report)) {
+        if (!is_outdated(former->name, report)) {
+          add_submissions(source, {{*former, submitters(source, former->verb)}}, now);
+        }
+        continue;
       }
-    } else if (!is_outdated(cache_.at(id).name, report)) {
-      add_cached(source, id, now);
+      if (is_outdated(cache_.at(id).name, report)) continue;
     }
+    add_cached(source, id, now);
   }
   for (const auto& submissions : report.submissions) {
     if (submissions.empty() || !is_outdated(submissions.front().request.name, report))

@@ -229,8 +229,8 @@ void PointToPoint::hear_refusal(int from, std::string_view bytes) {
 }
 
 // Fails all sends to `peer` and receives from it, from now on. Messages that have arrived are dropped.
-void PointToPoint::end_messages(int peer, Status reason) {
-  const auto [ended, is_new] = ended_.try_emplace(peer, std::move(reason));
+void PointToPoint::end_messages(int peer, const Status& reason) {
+  const auto [ended, is_new] = ended_.try_emplace(peer, reason);
   if (!is_new) return;
   if (const auto coming = coming_.extract(peer)) {
     for (auto& message : coming.mapped()) {

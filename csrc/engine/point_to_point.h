@@ -122,7 +122,7 @@ class PointToPoint {
   void receive_leaving(int from);
   void hear_refusal(int from, std::string_view bytes);
   void refuse(const Incoming& message, PointToPointOp& operation);
-  void end_messages(int peer, Status reason);
+  void end_messages(int peer, const Status& reason);
   void fail_hopeless();
   void return_place(int from, std::uint64_t place);
   const Status* hopeless(const PointToPointOp& operation) const;

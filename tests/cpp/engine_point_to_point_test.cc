@@ -136,7 +136,7 @@ TEST_P(PointToPointTest, DifferentSizesAreAnErrorOnBothSides) {
     const std::string expected = "a message with tag 0: rank 0 sent 5 int64, rank " + std::to_string(receiver) +
                                  " has room for 4 int64; both must be the same. All further messages between these "
                                  "ranks fail: make a new group to go on";
-    const auto fails = [&](Side side) {
+    const auto fails = [&](const Side& side) {
       engine.wait(*side.completion);
       EXPECT_EQ(side.completion->status().text(), expected);
     };

@@ -71,7 +71,9 @@ class Barrier {
   // Returns true once all ranks have called it. Throws Error.
   bool done();
   // Waits for the messages of the round that the last call of done() has not finished.
-  void wait_for_round() { round_->wait(); }
+  void wait_for_round() {
+    if (round_) round_->wait();
+  }
 
  private:
   Communicator& communicator_;

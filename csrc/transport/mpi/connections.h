@@ -42,7 +42,7 @@ class Connections {
   int size() const { return size_; }
   int streams() const { return comms_.size() == 1 ? 1 : static_cast<int>(comms_.size()) - 1; }
   Comm stream(int number) const {
-    return comms_.size() == 1 ? comms_.front() : comms_[static_cast<std::size_t>(1 + number % streams())];
+    return comms_.size() == 1 ? comms_.front() : comms_[1 + static_cast<std::size_t>(number % streams())];
   }
 
   // A rank can be in this number of groups at a time.

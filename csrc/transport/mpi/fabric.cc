@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ namespace {
 constexpr std::chrono::microseconds kLook{100'000};
 
 // The note of a rank that takes no turn. It is no set of numbers, whose last byte is not 0.
-const std::string kBusy(1, '\0');
+constexpr std::string_view kBusy("\0", 1);
 
 std::vector<Comm> make_communicators(Api& api, Comm job, int streams) {
   std::vector<Comm> comms{api.duplicate(job)};
@@ -115,7 +116,7 @@ class MpiFabric final : public Fabric {
     const auto own = std::to_string(connections_->rank()) + ' ';
     for (;;) {
       Turn turn{std::unique_lock(connecting_, std::try_to_lock), {}};
-      const auto notes = exchange(own + (turn.lock ? connections_->numbers() : kBusy));
+      const auto notes = exchange(own + (turn.lock ? connections_->numbers() : std::string(kBusy)));
       for (const auto& note : notes) {
         const auto space = note.find(' ');
         turn.used[std::stoi(note.substr(0, space))] = note.substr(space + 1);

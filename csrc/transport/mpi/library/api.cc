@@ -153,7 +153,7 @@ class ApiOf final : public Api {
     const int* value = nullptr;
     int flag = 0;
     const auto lock = enter();
-    check(mpi_.comm_get_attr(abi_.comm_world(), Abi::kTagUb, &value, &flag), "MPI_Comm_get_attr");
+    check(mpi_.comm_get_attr(abi_.comm_world(), Abi::kTagUb, static_cast<void*>(&value), &flag), "MPI_Comm_get_attr");
     return flag == 0 ? kLastTagOfEveryMpi : *value;
   }
 

@@ -63,7 +63,7 @@ def test_touched_with_data_parallel(rank: int, size: int) -> None:
 
 
 def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
-    rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+    rank: int, size: int, two_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
     model = DistributedDataParallel(build("mlp"))
@@ -82,7 +82,7 @@ def test_reduced_gradients_that_one_rank_changes_can_be_an_error(
 
 @pytest.mark.parametrize("touched", [0, 1])
 def test_gradients_that_one_rank_changes_between_two_optimizers(
-    touched: int, rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+    touched: int, rank: int, size: int, two_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a change before the step of the optimizer that uses the gradients counts."""
     monkeypatch.setenv("PERSEUS_TOUCHED_GRADIENTS", "error")
