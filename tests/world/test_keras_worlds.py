@@ -1,4 +1,4 @@
-"""Checks that Keras' `fit` ends with this library's error, and does not hang, if a peer dies, on either backend."""
+"""Checks Keras on torch, and that `fit` ends with this library's error, and does not hang, if a peer dies."""
 
 from __future__ import annotations
 
@@ -34,6 +34,27 @@ DEATH = """
         text = str(error) if keras.backend.backend() == "tensorflow" else f"{type(error).__mro__}: {error}"
         report("HorovodInternalError" in text, "rank 1" in text)
 """
+
+
+def test_fit_on_torch(ranks: Ranks) -> None:
+    """The other tests of this backend are slow ones."""
+    needs_keras_on_torch()
+    ranks(
+        2,
+        """
+        import keras
+        import perseus_like.keras as keras_hvd
+
+        keras_hvd.init()
+        inputs = np.full((8, 3), keras_hvd.rank(), np.float32)
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(keras_hvd.DistributedOptimizer(keras.optimizers.SGD(0.25)), "mse")
+        model.fit(inputs, np.ones((8, 1), np.float32), batch_size=8, epochs=1, verbose=0)
+        # The gradient of the kernel is -2 * rank, so its mean is -1; that of the bias is -2.
+        assert [weight.tolist() for weight in model.get_weights()] == [[[0.25]] * 3, [0.5]], model.get_weights()
+        """,
+        KERAS_BACKEND="torch",
+    ).succeeded()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from perseus_like.errors import UnavailableError
 from perseus_like.world import restart
 
 framework = adapter("torch")
-Reducer = adapter("torch.gradient_reduction").TorchReducer
+Reducer = adapter("torch.gradients.gradient_reduction").TorchReducer
 math = keras.ops
 mean = keras.ops.mean
 
