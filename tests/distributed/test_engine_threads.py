@@ -60,6 +60,7 @@ def test_work_that_another_wait_has_done_wakes_no_thread(run_job: Start) -> None
     run_job(
         1,
         """
+        import contextlib
         from pathlib import Path
         from perseus_like.collectives import Op, PersistentAllreduce
         from perseus_like.tables import Start
@@ -67,8 +68,9 @@ def test_work_that_another_wait_has_done_wakes_no_thread(run_job: Start) -> None
         hvd.init()
         def wake_ups():
             for task in Path("/proc/self/task").iterdir():
-                if (task / "comm").read_text() == "perseus-engine\\n":
-                    return int((task / "status").read_text().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+                with contextlib.suppress(OSError):  # the thread has ended
+                    if (task / "comm").read_text() == "perseus-engine\\n":
+                        return int((task / "status").read_text().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
 
         requests = [PersistentAllreduce(ArrayTensors(), np.ones(4), Op.Sum) for _ in range(2)]
         while (before := wake_ups()) is None:  # the thread has just started

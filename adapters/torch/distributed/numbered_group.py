@@ -194,7 +194,7 @@ def _all_plain(arguments: Iterable[Any]) -> bool:
     """Returns whether no tensor of a subclass is among the arguments and in their lists."""
     for each in arguments:
         kind = type(each)
-        if kind is list or kind is tuple:
+        if kind in _SEQUENCES:
             if not (_PLAIN.issuperset(map(type, each)) or _all_plain(each)):
                 return False
         elif kind not in _PLAIN and isinstance(each, Tensor):

@@ -53,7 +53,7 @@ def resolve(what: str, options: Any, dtype: torch.dtype) -> Reduction:
     """Returns the core's form of a reduction. ValueError if it is not defined for the dtype."""
     given = of(options)
     kind = getattr(given, "op", given)
-    number = _NUMBERS.get(kind)
+    number = _NUMBERS.get(kind) if isinstance(kind, ReduceOp.RedOpType) else None  # integers are equal to some kinds
     if number is None:
         raise ValueError(f"{what}: {given} is no reduction that is known here")
     name = kind.name

@@ -205,7 +205,7 @@ class Reductions(NumberedGroup):
     def _plan_of_one(self, call: str, given: Any, dtype: torch.dtype) -> _Plan:
         """Returns a plan. Plans are kept, because training repeats few of them."""
         op = ReduceOp.SUM if given is None else getattr(given, "reduceOp", given)
-        key = (hash(op), dtype)  # its number; to compare it takes longer
+        key = (type(op), hash(op), dtype)  # the hash is the number; comparing two operations takes longer
         plan = self._plans.get(key)
         if plan is None:
             reduction = resolve(call, given, dtype)
