@@ -160,9 +160,10 @@ def test_undefined_operations_are_value_errors() -> None:
     with pytest.raises(ValueError, match="on meta cannot be communicated"):
         dist.all_reduce(torch.ones(3, device="meta"))
     dist.all_reduce(torch.ones(3))
+    group: Any = dist.group.WORLD
     for number in (0, True):  # 0 is the number of SUM, which the group has executed
         with pytest.raises(ValueError, match="is no reduction that is known here"):
-            dist.group.WORLD.allreduce([torch.ones(3)], number)
+            group.allreduce([torch.ones(3)], number)
 
 
 def test_a_timeout_names_the_collective_and_the_missing_rank(

@@ -177,7 +177,7 @@ def test_right_programs_are_not_warned(train: Any, rank: int, size: int) -> None
     assert texts == []
 
 
-def test_one_optimizer_of_two_models(rank: int, size: int) -> None:
+def test_one_optimizer_of_two_models(rank: int, size: int, two_ranks: None) -> None:
     models: list[Any] = [DistributedDataParallel(torch.nn.Linear(4, 4)) for _ in range(2)]
     first, second = models
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
